@@ -39,8 +39,9 @@ test: $(READY) java lab $(CLASSES)
 	@$(RUN)/python -m pytest -n $(JOBS) $(ARGS)
 endif
 
+# Some fast tests wait for a timeout, so one worker more than JOBS keeps the processors busy.
 test-fast: $(READY) ## unit, property, transcript and architecture tests and a smoke of the simulator, in under three minutes
-	@PYTEST_DEBUG_TEMPROOT=$(MEMORY) $(RUN)/python -m pytest -n $(JOBS) -m fast $(FAST) $(ARGS)
+	@PYTEST_DEBUG_TEMPROOT=$(MEMORY) $(RUN)/python -m pytest -n $$(($(JOBS) + 1)) -m fast $(FAST) $(ARGS)
 
 test-rest: $(READY) java lab $(CLASSES) ## the other tests: real gateways, Spark, Kafka, faults, long simulations
 	@$(RUN)/python -m pytest -n $(JOBS) -m 'not fast and not soak' $(ARGS)

@@ -1,4 +1,4 @@
-"""Tutti: atomic multicast as the front door of Spark. The library of producers and readers; see docs/how-to/clients.md.
+"""Tutti's client library: producers and readers of a totally ordered, replicated log; see docs/how-to/clients.md.
 
 from tutti import Producer, Reader
 
@@ -70,7 +70,7 @@ __all__ = [
     "WrongDirectory",
 ]
 
-# Modules are imported at first use, so that `from tutti import errors` or a reader alone does not import the rest.
+# Each module is imported at its first use, so that a program with only a `Reader` does not load the producer.
 _MODULES = {
     "Credentials": "tutti.common.credentials",
     "Producer": "tutti.producer",
@@ -94,7 +94,7 @@ def __dir__() -> list[str]:
     return __all__
 
 
-# A traceback shows an error's class under the name that applications import. Pickles with either name can be loaded.
+# Tracebacks then show `tutti.Aborted`, the name that applications import, instead of `tutti.errors.Aborted`.
 for _name in __all__:
     _kind = globals().get(_name)
     if isinstance(_kind, type) and issubclass(_kind, TuttiError):

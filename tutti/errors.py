@@ -10,13 +10,13 @@ import errno
 
 
 class TuttiError(Exception):
-    """Base class of all errors that Tutti raises on purpose."""
+    """Base class of all errors that Tutti raises itself."""
 
     exit_code = 1
 
 
 class ConfigError(TuttiError):
-    """A configuration, an option or an address is wrong. The message names the key, the value and the accepted values."""
+    """A configuration, an option or an address is wrong. The message contains the key, the value and the accepted values."""
 
     exit_code = 2
 
@@ -34,7 +34,7 @@ class FormatError(TuttiError):
 class Damaged(FormatError):
     """Stored bytes fail their CRC or break the header chain.
 
-    The message names the file and the byte. `position` is the log position, 0 if it is not known.
+    The message names the file and the byte offset. The attribute `position` is the log position; 0 means unknown.
     """
 
     exit_code = 4
@@ -45,7 +45,7 @@ class Damaged(FormatError):
 
 
 class DirectoryRefused(TuttiError):
-    """A data directory cannot be used now: another process holds it, or the system denies access."""
+    """A data directory cannot be used now: another process has locked it, or the system denies access."""
 
 
 class WrongDirectory(DirectoryRefused):
@@ -59,13 +59,16 @@ class DiskFull(TuttiError):
 
 
 class DiskFailed(TuttiError):
-    """A write or an fsync failed. The log accepts no more writes until the gateway restarts."""
+    """A write or an fsync failed, so the content of the disk is unknown.
+
+    The log or spool accepts no more writes until its process restarts and scans the files.
+    """
 
 
 class Unavailable(TuttiError):
     """No gateway answered in time, or the gateway that answered cannot serve the request now.
 
-    The message names each address that was tried and the time that was spent.
+    The message contains the result at each address and the time spent.
     """
 
     exit_code = 3
@@ -76,13 +79,13 @@ class Behind(Unavailable):
 
 
 class OffsetOutOfRange(UsageError):
-    """A range starts below the first available offset or ends beyond the frontier."""
+    """A range starts below the first available offset or ends above the frontier."""
 
 
 class Refused(TuttiError):
-    """A gateway rejected a request. `code` is the machine-readable reason.
+    """A gateway rejected a request. The attribute `code` is the machine-readable reason.
 
-    `topic` is set if the rejection concerns this topic alone.
+    The attribute `topic` is the name of the topic if the gateway rejects only this topic.
     """
 
     def __init__(self, message: str, code: str = "refused", topic: str = "") -> None:
@@ -92,18 +95,18 @@ class Refused(TuttiError):
 
 
 class NotAllowed(Refused):
-    """The gateway rejects the credentials (`code` "token") or their rights (`code` "rights"). A retry does not help."""
+    """The credentials are invalid (`code` "token"), or lack a right (`code` "rights"). A retry does not help."""
 
 
 class Aborted(Refused):
-    """The message is in no committed log, and never will be (C2)."""
+    """The log does not contain the record and never will (guarantee C2)."""
 
     def __init__(self, message: str) -> None:
         super().__init__(message, "aborted")
 
 
 class Fenced(Refused):
-    """A newer instance of the same producer has begun an epoch. The outcome of the message is not known."""
+    """A newer instance of the same producer has begun an epoch. It is unknown whether the record commits."""
 
     def __init__(self, message: str) -> None:
         super().__init__(message, "fenced")
@@ -119,14 +122,14 @@ class TooLarge(Refused, UsageError):
 
 
 class Unknown(TuttiError):
-    """The delivery deadline passed without an outcome.
+    """The delivery deadline passed without an outcome. The message states whether the record may still commit.
 
-    If the same producer sends the message again with the same identity, it commits at most once (C2).
+    If the same producer sends the record again with the same epoch and sequence, the record commits at most once (guarantee C2).
     """
 
 
 class BufferFull(TuttiError):
-    """The buffer of a producer has no free space, and the producer raises (`on_full="raise"`) instead of blocking."""
+    """The producer's buffer is full, and `send` raises instead of blocking (`on_full="raise"`, or a call in `on_delivery`)."""
 
 
 class InvariantViolated(TuttiError):
@@ -140,12 +143,12 @@ def invariant(condition: object, message: str) -> None:
 
 
 def disk_remedy(gateway: str, others_decide: bool | None = None) -> str:
-    """Return the remedy for a gateway whose disk is not the one in the roster. Such a gateway has no vote.
+    """Return the remedy for a gateway whose disk is not the one in the roster. A gateway with a different disk has no vote.
 
     Args:
         gateway: name of the gateway.
-        others_decide: True if the other gateways form a majority of the roster. False if they cannot form one, as in a group of
-            two. None if the caller does not know.
+        others_decide: whether the other gateways form a majority of the roster, which they never do in a group of two (None:
+            unknown).
     """
     replace = f"`tutti members replace {gateway}`"
     force = (
@@ -176,5 +179,5 @@ _REMEDIES = {
 
 
 def remedy(error: OSError, otherwise: str = "check the path, its owner and mode") -> str:
-    """Return the remedy for an error of the operating system. For a wrong path or wrong permissions, return `otherwise`."""
+    """Return the remedy for an error of the operating system; `otherwise` for errors without an entry, such as a wrong path."""
     return _REMEDIES.get(error.errno or 0, otherwise)

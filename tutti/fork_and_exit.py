@@ -1,4 +1,4 @@
-"""Handling of process events for producers: memory allocator at the start, fork, interpreter exit."""
+"""Process events that affect producers: the start (memory allocator), fork, and interpreter exit."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _tuned = False
 
 
 def tune_allocator() -> None:
-    """Configure glibc's allocator once in the process so that batches stay on the heap, unless the environment configures it."""
+    """Configure glibc's allocator so that batches stay on the heap, unless environment variables configure it. Runs once."""
     global _tuned  # noqa: PLW0603 - once in a process
     if not _tuned:
         _tuned = True
@@ -41,14 +41,14 @@ def register(io: ProducerIO) -> None:
         _producers.add(io)
         if _watched_pid != os.getpid():
             _watched_pid = os.getpid()
-            # A child process of multiprocessing exits without atexit handlers, but runs these finalizers.
+            # A child process of `multiprocessing` exits without atexit handlers, but runs the finalizers of `multiprocessing.util`.
             util = sys.modules.get("multiprocessing.util")
             if util is not None:
                 util.Finalize(None, flush_at_exit, exitpriority=100)
 
 
 def flush_at_exit() -> None:
-    """At interpreter exit, give open producers a short time to deliver, then log the number of undelivered records."""
+    """At interpreter exit, wait up to `EXIT_FLUSH_US` for open producers to deliver; then log the number of undelivered records."""
     until = time.monotonic() + limits.EXIT_FLUSH_US / 1e6  # one deadline for all producers
     for io in list(_producers):
         # A forked child must not deliver the records of its parent.
@@ -67,7 +67,7 @@ def flush_at_exit() -> None:
 
 
 def _after_fork() -> None:
-    global _lock  # noqa: PLW0603 - a thread that does not exist in the child may hold the old lock
+    global _lock  # noqa: PLW0603 - the old lock may be held by a thread that only the parent has
     _lock = threading.Lock()
     for io in list(_producers):
         io.orphan()

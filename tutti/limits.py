@@ -1,8 +1,8 @@
 """Bounds of the library, and of messages and files: producers, readers, spools, archives and Spark (design, section 11).
 
-The bounds of the group are in `tutti_gateway.core.limits`, whose `limit_relations.py` asserts the relations between all bounds.
-Above a limit, the sender gets back-pressure or an error. No limit causes silent data loss or unlimited memory use. Each name ends
-with its unit.
+The bounds of the gateways are in `tutti_gateway.core.limits`. `limit_relations.py` asserts the relations between all bounds. Above
+a limit, the sender gets back-pressure or an error. No limit causes silent data loss or unlimited memory use. The name of a limit
+ends with its unit.
 """
 
 from __future__ import annotations
@@ -10,10 +10,10 @@ from __future__ import annotations
 KIB = 1024
 MIB = 1024 * KIB
 
-# Frames and batches. A limit that a format fixes is defined beside that format: tutti.data imports nothing from this module.
-# Limits of the gateway (tutti_gateway/core/limits.py) depend on two of these. FRAME_BYTES_MAX adds PROGRESS_BYTES_MAX (256 bytes)
-# and the frame header to a body. NAME_BYTES_MAX (249 bytes) bounds a frame without a batch to about 1 KiB, and PRODUCER_BYTES and
-# TOPIC_BYTES include one name.
+# Frames and batches. A limit that a format fixes (PROGRESS_BYTES_MAX, NAME_BYTES_MAX) is defined beside that format in tutti.data.
+# The gateway's limit FRAME_BYTES_MAX is the sum of body, PROGRESS_BYTES_MAX (256 bytes) and frame header.
+# NAME_BYTES_MAX (249 bytes) bounds a frame without a batch to about 1 KiB; the gateway's PRODUCER_BYTES and TOPIC_BYTES contain
+# one name.
 BODY_BYTES_MAX = 8 * MIB  # encoded body of a frame
 RAW_BYTES_MAX = 32 * MIB  # size of a batch after decompression
 RECORD_BYTES_MAX = 4 * MIB  # size of value and key of one record
@@ -22,14 +22,14 @@ MESSAGE_BYTES_MAX = 16 * MIB  # size of one part of a ZMTP message; a message ma
 
 # Client port
 WINDOW_BYTES = 16 * MIB  # bytes in flight on a connection; more than a connection transfers during one round of the protocol
-UNDECIDED_FRAMES_MAX = 65_536  # frames of every kind; an ABORT is at most this many frames after the batch that it aborts
+UNDECIDED_FRAMES_MAX = 65_536  # frames that wait for a decision; an ABORT follows its batch within this many frames
 
 # Between gateways
 MESH_ACCEPTS_A_TURN_MAX = 64  # connections that a port accepts before it serves the other ports
-INTRODUCTION_BYTES_MAX = 64 * KIB  # fits the largest group; a port drops larger messages of unauthenticated peers
+INTRODUCTION_BYTES_MAX = 64 * KIB  # a port drops larger messages of unauthenticated peers; the largest group's roster fits
 WARNING_REPEAT_US = 60_000_000  # interval at which the log repeats a warning about the same problem with a peer
 KEYS_CHECK_US = 1_000_000  # interval of the checks for changes of a key file or token file
-KEYS_UNCHANGED_US = 900_000  # a changed file is read once it is unchanged for this long, about one check interval
+KEYS_UNCHANGED_US = 900_000  # a changed key file is read after it has stayed unchanged for this time, about one check interval
 TOKENS_MAX = 1024  # number of tokens in one token file
 TOKEN_CHARACTERS_MAX = 256  # length of a token that a client presents
 RIGHT_PATTERNS_MAX = 64  # patterns of a token, for each kind of right
@@ -52,7 +52,7 @@ RESERVED_BYTES = 16 * MIB  # size of the reserve file, which a gateway releases 
 DISK_LOW_BYTES = 256 * MIB  # the gateway refuses new messages below this free space
 SNAPSHOT_FRAMES = 32_768  # decided frames between two snapshots; bounds the time of a start
 SEGMENTS_MAPPED_MAX = 16  # segments that one reader keeps mapped
-NAMES_KEPT_MAX = 200_000  # names of topics and producers that one reader caches; a full cache starts again empty
+NAMES_KEPT_MAX = 200_000  # names of topics and producers that one reader caches; a full cache is cleared
 FINDINGS_MAX = 1000  # findings of one `verify`, for each kind
 
 # Reads
@@ -62,9 +62,9 @@ SPLITS_MAX = 10_000  # partitions of one range
 SPLIT_BYTES = 64 * MIB  # size of a partition, if the reader does not give one
 PLAN_SEGMENTS_MAX = 16  # a range with at least this many segments is split at segment boundaries
 PLAN_SEGMENTS_A_PART_MIN = 2  # with fewer segments in each partition, the planner splits within segments
-# number of segments whose file sizes the planner reads; it estimates the sizes of the other segments
+# number of segments whose file sizes the planner reads; the planner estimates the sizes of the other segments
 PLAN_SEGMENTS_WEIGHED_MAX = 256
-TICKET_BYTES_MAX = 8 * MIB  # size of a ticket, most of which is topic names
+TICKET_BYTES_MAX = 8 * MIB  # size of a Flight ticket; most of a large ticket is topic names
 TICKET_TOPICS_BYTES_MAX = TICKET_BYTES_MAX - 64 * KIB
 TOPICS_A_REPORT_MAX = 1000  # topics that a query reports for display
 READ_BATCH_ROWS_MAX = 65_536  # small frames are merged up to this size; frames are never split
@@ -78,7 +78,7 @@ POLL_US_MAX = 500_000  # longest sleep of a gateway thread
 STOP_US_MAX = 30_000_000  # time for work in progress when the gateway stops
 OPEN_FILES = 65_536  # descriptors requested from the system, up to the hard limit of the process
 LOG_WAIT_MS_MAX = 250  # longest wait for the reader of a full log pipe or terminal; after this wait, log lines are lost
-# connections leave shares of descriptors free: a share is at most 64, and at most an eighth of all
+# connections leave shares of the descriptors free; one share is 64 descriptors, or an eighth of all if that is less
 SPARE_FILES, SPARE_FILES_PART = 64, 8
 FILES_WAIT_US_MAX, FILES_RETRY_US = 15_000_000, 10_000  # longest wait of the log for a free descriptor, and its retry interval
 # allocator settings: producers keep batches on the heap, and the heap keeps this much memory free
@@ -86,85 +86,86 @@ CLIENT_MMAP_BYTES, CLIENT_TRIM_BYTES = 8 * MIB, 64 * MIB
 
 # Client
 ADDRESSES_MAX = 64  # gateways in one url
-# target size of an open batch of a producer; half this size takes a quarter more CPU time for records of 100 B
+# target size of an open batch of a producer; batches of half this size take 25 % more CPU time (records of 100 B)
 BATCH_BYTES = 512 * KIB
 BATCH_BYTES_MAX = 4 * MIB
 BUFFER_BYTES = 32 * MIB  # bytes of one producer's records without an outcome
 BUFFER_BYTES_MIN = 64 * KIB
 SUBMIT_BYTES = MIB  # small frames that a client sends in one message
-ABSENT_COLUMNS_KEPT = 8  # cached null columns that replace the columns that a record batch lacks
+ABSENT_COLUMNS_KEPT = 8  # number of cached null columns; `send_batch` uses them for columns that a record batch lacks
 ABSENT_RECORDS_MAX = 65_536  # longest cached null column, in records
-IO_THREADS_MAX = 4  # threads of a process, shared by its producers
+IO_THREADS_MAX = 4  # I/O threads of a process, shared by its producers
 CLIENT_WINDOW_FRAMES = 4096  # frames in flight on a connection
-LANE_WINDOW_BYTES = MIB  # unordered batches of one client; an origin serves several clients
+LANE_WINDOW_BYTES = MIB  # unordered bytes of one client in flight; small, because a gateway serves several clients
 ANSWER_BYTES_MAX = 16 * MIB  # size of one message from a gateway
-CONNECT_TIMEOUT_US = 10_000_000  # time until a producer, a reader or a tool is connected
+CONNECT_TIMEOUT_US = 10_000_000  # time for a producer, a reader or a tool to connect
 ADDRESS_TIMEOUT_US = 2_000_000  # time for one connection attempt to one address
 PROBE_TIMEOUT_US = 500_000  # timeout of the probe that detects a different protocol on a port
 PROBE_BYTES_MAX = 512  # number of bytes that the probe reads
 ANSWERS_A_TURN_MAX = 1024  # answers that a producer receives before it sends again
 DELIVERY_TIMEOUT_US = 60_000_000  # time from `send()` to an outcome
 REQUEST_TIMEOUT_US = 10_000_000  # time for one request, including the search for a gateway
-SILENCE_US_MIN, SILENCE_US_MAX = 1_000_000, 8_000_000  # unanswered frames make a client send Hello as a probe; doubles
+# time without an answer to sent frames, after which a client sends Hello as a probe; doubles with each probe
+SILENCE_US_MIN, SILENCE_US_MAX = 1_000_000, 8_000_000
 CLIENT_KEEPALIVE_MS = 500  # interval of a client's keepalive pings; the socket thread of the gateway answers them
-CLIENT_SILENCE_MS_MAX = 2_000  # a connection that received nothing for this long is dropped
-FLIGHT_KEEPALIVE_MS = 12_000  # keepalive interval of a reader that waits within an answer
-FLIGHT_SILENCE_MS_MAX = 5_000  # the reads process has a low CPU priority, so this limit is longer than that of client ports
+CLIENT_SILENCE_MS_MAX = 2_000  # a client drops a connection on which nothing arrives for this time
+FLIGHT_KEEPALIVE_MS = 12_000  # keepalive interval of a reader that waits for the rest of an answer
+FLIGHT_SILENCE_MS_MAX = 5_000  # longer than the limit of client ports, because the reads process has a low CPU priority
 RETRY_US_MIN, RETRY_US_MAX = 20_000, 1_000_000  # delay before a rejected batch is sent again; doubles with each attempt
 TOPICS_AHEAD = 64  # queued batches whose topic numbers a producer requests together; below REQUESTS_A_SESSION_MAX
-EPOCH_TRIES_MAX = 16  # epochs that a starting producer tries while other instances of the same name start
+EPOCH_TRIES_MAX = 16  # epochs that a starting producer requests while other instances with its name take epochs
 SPOOL_BYTES = 1024 * MIB  # size of a producer's spool on its own disk
 SPOOL_BYTES_MIN = 16 * MIB
 SPOOL_SEGMENT_BYTES = 64 * MIB  # target size of a spool segment; an eighth of the spool if that is less
-SPOOL_GROUP_BYTES = 8 * MIB  # number of bytes that one sync of a spool covers
-SPOOL_GROUP_BATCHES = 1024  # number of batches that one sync of a spool covers
+SPOOL_GROUP_BYTES = 8 * MIB  # bytes after which a write group of a spool ends; one sync covers one group
+SPOOL_GROUP_BATCHES = 1024  # batches after which a write group of a spool ends; one sync covers one group
 SPOOL_RESERVE_BYTES = 64 * KIB  # preallocated, so that a full disk does not prevent the update of spool.json
 SPOOL_RETRY_US = 1_000_000  # interval of the attempts to write to a full disk
 SPOOL_WATCHED_MAX = 65_536  # spooled batches that have an `on_delivery` callback
-FAILURES_KEPT_MAX = 64  # failed batches that a producer keeps for the end of its `with` block
-EXIT_FLUSH_US = 2_000_000  # time that interpreter exit gives open producers to deliver their records
+FAILURES_KEPT_MAX = 64  # failures that a producer keeps, to raise the first one at the end of its `with` block
+EXIT_FLUSH_US = 2_000_000  # time in which open producers can deliver their records when the interpreter exits
 READ_RETRY_US = 60_000_000  # time that a reader tries to connect to a gateway before it fails
-LANES_POLL_US_MIN, LANES_POLL_US_MAX = 20_000, 250_000  # a reader polls all lanes at this interval, which doubles
-# a long poll of a reader ends after this time, because signals such as Ctrl-C are handled only at its end
+LANES_POLL_US_MIN, LANES_POLL_US_MAX = 20_000, 250_000  # interval of a reader's polls of all lanes; doubles while no record arrives
+# longest long poll of a reader; Python handles signals such as Ctrl-C only when the poll has ended
 ANSWER_WAIT_US_MAX = 1_000_000
 STREAM_US_MAX = 60_000_000  # a reader ends a stream after this time, and opens the next one at the same offset
-LOCAL_FILES_RETRY_US = 30_000_000  # delay before a reader tries the files of a local gateway again after they could not be read
+LOCAL_FILES_RETRY_US = 30_000_000  # after the files of a local gateway could not be read, a reader tries them again after this time
 
 # Archive
 ARCHIVE_RANGE_TICKS, ARCHIVE_TICKS_MAX = 600, 100_000  # an archive range ends at each multiple of this many ticks
 ARCHIVE_RANGE_BYTES = 128 * MIB  # a range also ends before the batch that would exceed this encoded size
 ARCHIVE_RANGE_BYTES_MIN, ARCHIVE_RANGE_BYTES_MAX = MIB, 256 * MIB
-ARCHIVE_RAW_BYTES_MAX = 512 * MIB  # decompressed size of a range, which the archiver holds in memory
-ARCHIVE_GROUP_BYTES = 16 * MIB  # size of a row group; a reader holds one row group of each file of a range
+ARCHIVE_RAW_BYTES_MAX = 512 * MIB  # decompressed size of a range; the archiver keeps one range in memory
+ARCHIVE_GROUP_BYTES = 16 * MIB  # size of a row group; a reader keeps one row group of each file of a range in memory
 ARCHIVE_FILES_MAX = 256  # files of a range; topics beyond this number share one file
 ARCHIVE_RANGES_MAX = 1_000_000  # number of ranges in one archive
 ARCHIVE_MANIFEST_BYTES_MAX = 16 * MIB  # size of the manifest of one range
 ARCHIVE_MANIFESTS_KEPT = 256  # manifests that a reader caches
-ARCHIVE_STEP_BYTES = MIB  # bytes written between two syncs of an archive file; small, so that the gateway's syncs are not delayed
+ARCHIVE_STEP_BYTES = MIB  # bytes between two syncs of an archive file; small, because a long sync delays the syncs of a gateway
 ARCHIVE_TRIES = 5  # attempts of one request to a remote file system
 ARCHIVE_RETRY_US_MIN, ARCHIVE_RETRY_US_MAX = 100_000, 30_000_000  # delay before the next attempt; doubles with each attempt
 ARCHIVE_COMMIT_US = 1_000_000  # interval at which an archiver commits its offset to the log
-ARCHIVE_POLL_US = 1_000_000  # interval at which an archiver checks if a range is complete
+ARCHIVE_POLL_US = 1_000_000  # interval at which an archiver checks whether a range is complete
 ARCHIVE_LIST_US = 1_000_000  # shortest interval at which a reader lists new ranges of the archive
-ARCHIVE_ORPHAN_US = 24 * 3600 * 1_000_000  # a file that no manifest names counts as an orphan once it is older than this
+ARCHIVE_ORPHAN_US = 24 * 3600 * 1_000_000  # age from which a file that no manifest names counts as an orphan
 ARCHIVES_OPEN_MAX = 8  # archives that a Spark worker keeps open
 
 # Metrics endpoint of a connector or of the archiver
-METRICS_CONNECTIONS_MAX = 32  # above this number, a new connection closes the one that has been idle for longest
+METRICS_CONNECTIONS_MAX = 32  # open connections; at this limit, a new connection closes the longest-waiting one
 METRICS_US_MAX = 10_000_000  # time for a request and its answer, and idle time between requests of a connection
 METRICS_HEAD_BYTES_MAX = 16 * KIB  # size of a request head
 
 # Spark
 SPARK_POLL_US = 5_000_000  # duration of a long poll of the frontier by a stream reader
-SPARK_PLAN_AGE_US_MAX = 60_000_000  # a task that starts this long after planning requests the frontier again
-SPARK_RELEASE_US = 15_000_000  # time until the sources of a finished lockstep run are released
+SPARK_PLAN_AGE_US_MAX = 60_000_000  # a task with a plan of at least this age checks for records that the plan lacks
+SPARK_RELEASE_US = 15_000_000  # time that a new lockstep run waits for the processes of the previous run to end
 SPARK_REPORT_US = 100_000  # shortest interval at which a query reports its progress
-SPARK_ALIVE_US = 1_000_000  # longest interval between reports; a query without progress repeats its report
+SPARK_ALIVE_US = 1_000_000  # longest interval between progress reports; a query without progress repeats its last report
 # longest time that records wait for `minRecordsPerTrigger`; Spark's Kafka source has the same default
 SPARK_TRIGGER_DELAY_MS = 900_000
-SPARK_FRONTIER_SAMPLES_MAX = 4096  # samples (time, frontier), from which the age of waiting records is computed
+SPARK_FRONTIER_SAMPLES_MAX = 4096  # samples (time, frontier) of a query, which give the age of its waiting records
 SPARK_DIRECTORIES_MAX = 8  # sets of data directories that a Spark worker keeps open
 SPARK_SPLIT_BYTES = 256 * MIB  # target size of one partition of a range; one Spark task takes 50 ms of CPU time, whatever its size
-SPARK_SPLIT_BYTES_MIN = 16 * MIB  # smallest partition size, when a range is split to use all processors
+SPARK_SPLIT_BYTES_MIN = 16 * MIB  # smallest partition size when a range is split to use all processors
 SPARK_SMALL_RECORDS = 16  # a range of at most this many records is one partition, which saves the round trip of planning
-BACKFILL_SLICE_RECORDS = 10_000_000  # records in one transaction of a table
+BACKFILL_SLICE_RECORDS = 10_000_000  # records that a backfill adds to a table in one transaction

@@ -1,4 +1,4 @@
-"""Producer: sends records to the group and returns the offset of each in the committed log."""
+"""Producer: sends records to the group and returns the offset of each record in the committed log."""
 
 from __future__ import annotations
 
@@ -44,46 +44,50 @@ _NO_APPENDERS: dict[str, Callable[[Any], Receipt | None]] = {}
 
 
 class Producer:
-    """Sends records in order, exactly once, and returns a receipt for each.
+    """Sends records in order, exactly once, and returns a receipt for each record.
 
     A producer has one order over all topics. The order holds across reconnects, failover and restarts. Unordered records keep their
-    order only within the lane of one gateway. Several threads may share a producer. A producer belongs to the process that opened
-    it. In a forked child, every call and every pending receipt raises `UsageError`; open another producer there.
+    order only within the lane of one gateway. Several threads may share a producer. A producer works only in the process that
+    opened it. In a forked child, every call and every pending receipt raises `UsageError`; open another producer there.
 
-    At the end of the `with` block, the producer delivers everything, and raises the error of the first failed receipt that was not
-    raised before. If the block itself raises, the producer has two seconds to deliver its records, and the block's error
-    propagates.
+    A producer with a name continues after its last committed record when it restarts (`resume`), and fences its previous instance.
+    A producer without a name gets a random name, and the log deletes its state after an idle hour.
+
+    At the end of the `with` block, the producer delivers all records. Then the producer raises the first failure that the
+    application has not seen. If the block itself raises, the producer has two seconds to deliver, and the block's error propagates.
+
+    A spool is a directory on this host for uncommitted records. Each producer with a spool needs its own directory and a name. A
+    record that is durable in the spool (`Receipt.spooled`) commits once, in the order sent, even after a crash of the process or
+    host. The next producer with the same name and spool sends the uncommitted records first. A producer with a spool can be opened
+    while no gateway is available, and its deliveries do not time out. After an abort, a producer with a spool continues without
+    `resume`.
 
     Args:
-        url: `tutti://HOST:P[,HOST:P...]`. The producer discovers the other gateways of the group.
-        producer: name of the producer. A restarted producer continues after its last committed record (`resume`) and fences its
-            previous instance. A producer without a name gets a random name, and its state is deleted after an idle hour.
-        linger: seconds that a batch waits for more records. With 0, a batch is sent at once while no batch is in flight.
+        url: some gateways of the group, as tutti://HOST:P[,HOST:P...]; the producer discovers the others.
+        producer: name of the producer (None: a random name).
+        linger: seconds that a batch waits for more records; with 0, a batch is sent at once while no batch is in flight.
         batch_bytes: size at which an open batch is sent, 1 KiB to 4 MiB; limited to half of `buffer_bytes`.
-        buffer_bytes: bytes of records without an outcome, at least 64 KiB. Unordered records have a separate buffer.
+        buffer_bytes: limit of the bytes without an outcome, at least 64 KiB; unordered records have a buffer of the same size.
         on_full: behaviour of `send` when the buffer is full: "block" waits, "raise" raises `BufferFull`.
         compression: compression of batches: None, "lz4" or "zstd".
         delivery_timeout: seconds from `send()` to the failure of a record that has no outcome (`Unknown`).
         connect_timeout: seconds to find a gateway and begin an epoch.
-        spool: directory on this host for uncommitted records. Each producer needs its own directory, and needs a name. A record
-            that is durable in the spool (`Receipt.spooled`) commits once, in the order sent, even after a crash of the process or
-            host. The next producer with this name and spool sends the uncommitted records first. A producer with a spool can be
-            opened while no gateway is available, and its deliveries do not time out. After an abort, the producer continues without
-            `resume`.
-        spool_bytes: maximum size of the spool, at least 16 MiB; above it, `on_full` applies.
-        credentials: a `Credentials`, or the path of a credentials file. The default is the file that `TUTTI_TOKEN_FILE` names.
+        spool: directory of the producer's spool (None: no spool).
+        spool_bytes: maximum size of the spool, at least 16 MiB; when the spool is full, `on_full` applies.
+        credentials: a `Credentials`, or the path of a credentials file (by default the file that `TUTTI_TOKEN_FILE` names).
 
     Raises:
         DirectoryRefused, WrongDirectory, Damaged: the spool is in use by another process, belongs to another producer, or is
             corrupt.
         ConfigError: the url is malformed, or names a port of a different protocol.
         UsageError: an option or the name is wrong, or this system is not Linux.
-        Unavailable: no gateway accepted the producer within `connect_timeout`. The message has the result of each address.
+        Unavailable: no gateway accepted the producer within `connect_timeout`; the message contains the result at each address.
         Refused: the gateway rejects this producer (`NotAllowed`: rejects its credentials).
     """
 
     staged = False  # True if records stay invisible until a transaction commits them
-    dead_letters_denied = False  # True if a spool moves a batch to `refused/` when the producer has no right to write its topic
+    # True if the spool moves a batch to `refused/` when the producer may not write to the batch's topic
+    dead_letters_denied = False
 
     def __init__(
         self,
@@ -104,7 +108,7 @@ class Producer:
         """Connect and begin an epoch. With a spool, return without waiting for the connection or the epoch."""
         self._io: ProducerIO | None = None
         if spool is None:
-            # With a spool, opening does not wait, so a callback may open a producer.
+            # A producer with a spool opens without waiting, so only a producer without a spool is rejected in a callback.
             reject_in_callback("a Producer cannot be opened", "opening waits for a gateway; open the Producer in another thread")
         if not hasattr(os, "eventfd"):
             raise UsageError(f"a Producer runs on Linux and this is {sys.platform}: run it on a Linux machine or in a container")
@@ -127,12 +131,11 @@ class Producer:
             self._io.disk_thread = disk_thread
             self._accumulator.query_wait = QueryWait(self._io.endpoints, self._spool.log, known)
         self._appenders = self._accumulator.appenders
-        # the appenders of unordered records; filled when the first unordered record is sent
-        self._unordered_appenders = _NO_APPENDERS
+        self._unordered_appenders = _NO_APPENDERS  # replaced when the application sends the first unordered record
         self._accumulator.wake = self._io.wake
         self._topics: set[str] = set()
         self._closed = False
-        # Register before the start, so that a fork or the interpreter's exit finds the producer.
+        # Register before the start, because a fork or the interpreter's exit may happen at any time after it.
         register(self._io)
         self._io.start()
         if spool is not None:
@@ -143,7 +146,7 @@ class Producer:
         except BaseException:
             self._io.stop()
             raise
-        # Set this only after the start: the first Welcome names the log, which `QueryWait` needs.
+        # `QueryWait` needs the log's uuid, which the first Welcome of a gateway contains.
         self._accumulator.query_wait = QueryWait(self._io.endpoints, self._delivery.session.log, known)
 
     @property
@@ -183,14 +186,14 @@ class Producer:
         Args:
             topic: name of the topic, which is created with its first record.
             value, key: bytes or None.
-            timestamp: aware datetime or int microseconds since 1970, UTC; default: the current time.
+            timestamp: aware datetime or int microseconds since 1970, UTC; the default is the current time.
             headers: pairs (name, bytes or None).
-            progress: up to 256 bytes that commit with the record, such as a source position. `resume()` returns the last committed
-                progress.
-            on_delivery: called as `on_delivery(error, receipt)`; `error` is None if the record committed. The callback runs in an
-                I/O thread, which other producers of the process share. The callback may send and must not block. An exception in
-                the callback is logged, even `SystemExit`.
-            ordering: "total", or "unordered" for the lane of the gateway that receives the record. The orderings are independent.
+            progress: up to 256 bytes that commit with the record, such as a source position; see `resume`.
+            on_delivery: callback `on_delivery(error, receipt)`, with None as `error` for a committed record.
+            ordering: "total", or "unordered" for the lane of the gateway that receives the record.
+
+        The callback runs in an I/O thread, which other producers of the process share. The callback may send and must not block. An
+        exception in the callback is logged, even `SystemExit`.
 
         Returns:
             The receipt. A record that exceeds a limit is not sent, and its receipt has failed with `TooLarge`.
@@ -200,7 +203,7 @@ class Producer:
                 producer.
             BufferFull: the buffer is full and `on_full` is "raise".
             Fenced: another instance of the producer took over, or an operator fenced the producer or deleted its state.
-            Aborted: an abort has stopped a producer that uses progress; call `resume()`.
+            Aborted: a record was aborted, which stops a producer that uses progress; call `resume()`.
         """
         # Fast path for most records: append to the open batch without a lock, if the batch has this topic and free space.
         appenders = (
@@ -215,7 +218,7 @@ class Producer:
                     receipt = appenders[topic]((value, key, on_delivery))
                 if receipt is not None:
                     return receipt
-        except (KeyError, StopIteration, ValueError, TypeError) as error:  # no appender, no free space, or a concurrent append
+        except (KeyError, StopIteration, ValueError, TypeError) as error:  # no appender, no space, or another thread is appending
             if not is_from_call(error):
                 raise
         return self._send(topic, value, key, timestamp, headers, progress, on_delivery, ordering)
@@ -243,16 +246,17 @@ class Producer:
         on_delivery: OnDelivery | None = None,
         ordering: str = "total",
     ) -> Receipt:
-        """Send a record batch as one frame. All of its records commit at consecutive offsets, or none does.
+        """Send a record batch as one frame. Either all records of the batch commit, at consecutive offsets, or none.
 
-        A batch is never split. A batch above a limit (8 MiB encoded, 32 MiB without compression, 4 MiB for a record) is not sent,
-        and its receipt has failed with `TooLarge`. Split such a batch with `record_batch.slice`, at best into 256 KiB to 1 MiB.
+        The producer never splits a batch. A batch above a limit (8 MiB encoded, 32 MiB without compression, 4 MiB for a record) is
+        not sent, and its receipt has failed with `TooLarge`. Split a large batch with `record_batch.slice`, best into slices of
+        256 KiB to 1 MiB.
 
         Args:
             topic: name of the topic.
-            record_batch: columns value (binary, required), key (binary), timestamp (timestamp with zone) and headers
-                (list<struct<key: string, value: binary>>) in any order; no other column. The default timestamp is the current time.
-            progress: as in `send`; it belongs to the last record.
+            record_batch: columns value (binary, required), key (binary), timestamp (timestamp with zone, by default the current
+                time) and headers (list<struct<key: string, value: binary>>), in any order; no other column.
+            progress: as in `send`; commits with the last record.
             on_delivery: as in `send`; called once for the batch.
             ordering: as in `send`.
 
@@ -272,8 +276,7 @@ class Producer:
         self._reject_reentry()
         if not isinstance(topic, str) or topic not in self._topics:
             name = check_name("topic", topic)
-            # Valid names are cached, because the check takes longer than a lookup. The cache is bounded, because callers choose the
-            # topics.
+            # Cache valid names, because a lookup is faster than the check; bound the cache, because callers choose the names.
             if len(self._topics) < limits.TOPICS_MAX:
                 self._topics.add(name)
         if on_delivery is not None and not callable(on_delivery):
@@ -289,7 +292,9 @@ class Producer:
         return self._unordered()
 
     def _check_progress(self, progress: bytes | None) -> bytes:
-        """Validate and return the progress. In a producer with a spool, the spool's mark takes a part of the progress limit."""
+        """Validate and return the progress. With a spool, the limit is lower, because each progress also contains the spool's
+        mark.
+        """
         data = check_progress(progress)
         if self._spool is not None and len(data) > APPLICATION_PROGRESS_BYTES_MAX:
             limit = f"with a spool, at most {APPLICATION_PROGRESS_BYTES_MAX} are allowed"
@@ -297,14 +302,14 @@ class Producer:
         return data
 
     def _unordered(self) -> Accumulator:
-        """Return the accumulator of unordered records; create it with the first record."""
+        """Return the accumulator of unordered records, which the first unordered record creates."""
         io, first = self._opened_io, self._accumulator
         if io.lanes is None:
             with first.lock:
                 if first.ended:
                     first.check()
                 if io.lanes is None:
-                    # Keep the lock, because two threads may send their first unordered records at the same time.
+                    # Create the accumulator under the lock, because two threads may send their first unordered records at once.
                     accumulator = Accumulator(first.options)
                     accumulator.frame_bytes_max, accumulator.raw_bytes_max = first.frame_bytes_max, first.raw_bytes_max
                     io.add_lanes(UnorderedDelivery(io.delivery, accumulator, lambda: secrets.token_bytes(16)))
@@ -312,7 +317,7 @@ class Producer:
         return io.accumulators[1]
 
     def _reject_reentry(self) -> None:
-        """Reject a call by a signal handler that interrupted this producer in the same thread. The call could deadlock."""
+        """Raise if a signal handler calls the producer that it interrupted in the same thread, because the call could deadlock."""
         self._accumulator.reject_reentry()
         if self._io is not None and self._io.lanes is not None:
             self._io.lanes.accumulator.reject_reentry()
@@ -320,8 +325,8 @@ class Producer:
     def flush(self, timeout: float | None = None) -> int:
         """Send open batches and wait up to `timeout` seconds for all outcomes. Return the number of records without an outcome.
 
-        Every record has an outcome by its delivery deadline, so `flush` also returns without a timeout. With a spool there is no
-        delivery deadline. During an outage, `flush` without a timeout then waits until the outage ends.
+        Without a timeout, `flush` returns by the delivery deadline of the last record. With a spool there is no delivery deadline,
+        so `flush` without a timeout waits until an outage ends.
 
         Raises:
             UsageError: called in `on_delivery`, in a forked child, or in a signal handler that interrupted this producer.
@@ -332,10 +337,10 @@ class Producer:
         return self._opened_io.flush(timeout)
 
     def resume(self, timeout: float = limits.REQUEST_TIMEOUT_US / 1e6) -> Resume:
-        """Return the sequence of the last committed record and the last committed progress; (0, b"") if there is none.
+        """Return the sequence of the last committed record and the last committed progress; (0, b"") if no record committed.
 
         After an abort, `resume` waits for the next epoch and allows a producer that uses progress to send again. With a spool,
-        spooled records count as committed, because they will be committed.
+        spooled records count as committed, because the log will contain each of them.
 
         Raises:
             Unavailable: no epoch was open within `timeout` seconds.
@@ -348,12 +353,12 @@ class Producer:
         if self._accumulator.wait_opened(deadline) is None:
             trouble = f"; last error: {session.trouble}" if session.trouble else ""
             raise Unavailable(f"producer {self.name!r} has no open epoch after {timeout:g} s{trouble}")
-        # Accept records only now, because they must belong to the epoch whose position this method returns.
+        # Accept records only now, because the next record must follow the sequence that this method returns.
         self._accumulator.lift_stop()
         if self._spool is not None:
             return self._spool.resume(deadline)
         sequence, progress = self._accumulator.committed
-        # An earlier run may have had a spool. The spool's mark then precedes the application's progress.
+        # If an earlier run had a spool, the progress in the log begins with the spool's mark.
         return Resume(sequence, decode_mark(progress)[1])
 
     @property
@@ -372,11 +377,11 @@ class Producer:
         return self._opened_io.undelivered()
 
     def __bool__(self) -> bool:
-        """Return True, even if no record is in flight."""
+        """Return True, because `__len__` alone would make an idle producer false."""
         return True
 
     def close(self) -> None:
-        """Deliver everything, then end the producer. Failed receipts do not raise here, only at the end of a `with` block.
+        """Deliver all records, then end the producer. Failures do not raise here, only at the end of a `with` block.
 
         With a spool, `close` returns after `delivery_timeout` at the latest, and uncommitted records stay in the spool.
 
@@ -392,10 +397,10 @@ class Producer:
         self._reject_reentry()
         self._closed = True
         try:
-            # Records in a spool have no deadline. Without this limit, `close` would wait for the end of an outage.
+            # Spooled records have no delivery deadline, so without this limit `close` would wait until an outage ends.
             if timeout is None and self._spool is not None:
                 timeout = self._accumulator.options.delivery_timeout
-            # Keep the accumulators open, because callbacks may send until everything has an outcome.
+            # Keep the accumulators open during the flush, because callbacks may send until all records have outcomes.
             left = self._io.flush(timeout)
             if left and self._spool is None:
                 LOG.error("producer %s was closed with %d records not delivered", self.name, left)
@@ -405,11 +410,11 @@ class Producer:
             self._io.stop()
 
     def __enter__(self) -> Self:
-        """Return the producer, which delivers everything at the end of the `with` block."""
+        """Return the producer itself."""
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        """Deliver everything. Raise the first failure that was not raised before, unless the block itself raised."""
+        """Deliver all records. Raise the first failure that the application has not seen, unless the block itself raised."""
         if kind is not None:
             self._close(limits.EXIT_FLUSH_US / 1e6)
             return
@@ -417,13 +422,13 @@ class Producer:
         # An error of ordered records takes precedence over an error of unordered records.
         for accumulator in self._opened_io.accumulators:
             failure = accumulator.first_failure()
-            # The first failure is raised; the others stay in their receipts.
+            # Raise only the first failure; the application finds the others in their receipts.
             if failure is not None:
                 failure.throw()
 
     def __del__(self) -> None:
-        """Deliver all sent records of a producer that was not closed, then end its I/O."""
-        # The constructor may have failed before it set the attribute; in a forked child, the I/O belongs to the parent.
+        """End the I/O of a producer that was not closed, once all its records have outcomes."""
+        # `_io` is missing if the constructor failed early; in a forked child, the I/O belongs to the parent.
         io = getattr(self, "_io", None)
         if io is not None and io.pid == os.getpid():
             io.release()

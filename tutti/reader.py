@@ -28,7 +28,7 @@ from tutti.sources.source import Bound, Frontier, Source, resolve_bound, wait_fo
 
 
 class Record(NamedTuple):
-    """One committed record. A column that the reader does not select is None."""
+    """One committed record. A field is None if the reader does not select its column."""
 
     offset: int | None = None
     topic: str | None = None
@@ -47,36 +47,37 @@ class Reader:
     """Reads a range of the committed log, or follows it. An iterator of `pyarrow.RecordBatch`, and a context manager.
 
     When the gateway fails, the reader continues from the same offset at another gateway, or at the same gateway after its restart.
-    A reader never sees a lower frontier than it saw before (C7). Use a reader from one thread at a time.
+    A reader never accepts a frontier below one that it has seen (guarantee C7). Use a reader from one thread at a time.
+
+    A reader with an archive reads only those records from the archive that retention has removed from the log.
+
+    Unordered records are in the lanes of the gateways. Each lane has its own offsets, and the column `gateway` names the origin.
+    Without an `origin`, the reader reads all lanes one after another, and `start` and `end` cannot be offsets. With `follow`, the
+    reader also reads lanes that appear later.
 
     Args:
-        url: `tutti://HOST:P[,HOST:P...]`.
-        topics: read only records of these topics; None means all.
-        start: first position: an offset, "earliest", "latest", or an aware datetime (the first record at or after it). The default
-            is the committed offset of a named reader, confirmed by a majority of the group, else "earliest".
-        end: exclusive end of the range, in the same forms. The default is the current frontier, or no end with `follow`.
+        url: some gateways of the group, as tutti://HOST:P[,HOST:P...].
+        topics: topics to read (None: all).
+        start: first position: an offset, "earliest", "latest", or an aware datetime (the first record at or after this time); by
+            default the committed offset of a named reader, confirmed by a majority of the group, else "earliest".
+        end: exclusive end of the range, in the same forms; by default the current frontier, or no end with `follow`.
         follow: wait for records that are not committed yet.
-        columns: return only these columns, in this order; None means all, as in Spark.
-        name: name of the reader; `save` commits its position.
-        path: a data directory, or several of one log, instead of a url. The gateways may be down.
-        archive: archive of the log: a directory or a URL (s3://BUCKET/DIR). Records that retention removed are read from the
-            archive; all other records are read from the log. Without url and path, the archive is the only source.
-        ordering: "total", or "unordered" for the unordered records in the gateways' lanes. Each unordered batch belongs to one
-            lane. Its offsets count the records of that lane, and the column `gateway` names the origin.
-        origin: for unordered records: the name of a gateway (selects its newest lane), or a lane as in the keys of `position`. None
-            reads all lanes one after another; with `follow`, also lanes that appear later. `start` and `end` can be offsets only
-            with an origin.
-        connect_timeout: seconds to find a gateway when the reader opens; `patience` also limits this time.
-        patience: seconds to search for a gateway later; after that time, the reader raises `Unavailable`.
-        credentials: a `Credentials`, or the path of a credentials file. The default is the file that `TUTTI_TOKEN_FILE` names.
+        columns: columns to return, in this order (None: all).
+        name: name of the reader, under which `save` commits the position.
+        path: a data directory, or several of one log, instead of a url; the gateways may be down.
+        archive: archive of the log: a directory or a URL (s3://BUCKET/DIR); the only source if url and path are omitted.
+        ordering: "total", or "unordered" for the unordered records in the gateways' lanes.
+        origin: for unordered records: the name of a gateway (for its newest lane), or a lane as in the keys of `position`.
+        connect_timeout: seconds to find a gateway when the reader opens, limited by `patience`.
+        patience: seconds to search for a gateway later, before the reader raises `Unavailable`.
+        credentials: a `Credentials`, or the path of a credentials file; by default the file that `TUTTI_TOKEN_FILE` names.
 
     Raises:
         UsageError, ConfigError: an argument is wrong.
-        NotAllowed: the group does not know the credentials, or they do not cover these topics.
+        NotAllowed: the group does not know the credentials, or the credentials do not cover these topics.
         OffsetOutOfRange: start or end is above the frontier or below the start of the log.
-        Unavailable: no gateway answered in time; the message lists the failure of each. This error also occurs if the log does not
-            exist, because the group is not founded yet; with `follow`, the reader waits instead. It also occurs if no gateway can
-            confirm the committed offset of a named reader; with a `start`, no confirmation is needed.
+        Unavailable: no gateway answered in time, and the message lists the failure of each gateway. Other causes: the group has no
+            log yet (and `follow` is False), or no gateway can confirm the committed offset of a named reader without a `start`.
     """
 
     def __init__(
@@ -109,14 +110,14 @@ class Reader:
         check_seconds("connect_timeout", connect_timeout)
         check_seconds("patience", patience)
         if not isinstance(follow, bool):
-            raise UsageError(f"follow is True or False, not {follow!r}")
+            raise UsageError(f"follow must be True or False, not {follow!r}")
         self._follow = follow
         self._patience = patience
         self._gateways: FlightSource | None = None
         if url is not None:
             self._gateways = FlightSource(parse_url(url), connect_timeout, patience, credentials=given(credentials))
         self._source: Source = source_of(self._gateways, path, archive)
-        # only the first save may lower the offset, so that a delayed retry cannot undo a later save
+        # Only the first save of a reader with a `start` may lower the committed offset.
         self._rewind = start is not None
         self._silent_since: float | None = None
         self._deadline = Deadline()
@@ -127,10 +128,10 @@ class Reader:
         self._check_topics(connect_timeout)
 
     def _open_cursor(self, origin: str | None, start: Bound | None, end: Bound | None, timeout: float) -> CursorProtocol:
-        """Return the cursor, or the cursors of all lanes, for the range."""
+        """Return the cursor for the range; for all lanes, a `LaneCursors`."""
         options = self._follow, self._topics, self._columns, self._patience
         lane = ""
-        # The first answer determines the log, and the frontier that later gateways must have reached.
+        # The first answer fixes the log's uuid, and a frontier below which no later answer is accepted.
         frontier = self._source.frontier() if self._follow else wait_for_log(self._source, min(timeout, self._patience))
         self._log = frontier.log
         if self._unordered and self._gateways is not None:
@@ -143,7 +144,7 @@ class Reader:
         return Cursor(self._source, first, self._resolve_end(end, frontier, first), *options, lane)
 
     def _check_topics(self, timeout: float) -> None:
-        """Check at the frontier that the topics exist, if the range is empty. A scan of any other range checks the topics itself.
+        """Check that the topics exist, if the range is empty. (A scan of a range with records checks the topics itself.)
 
         Raises:
             UsageError: a topic does not exist.
@@ -189,32 +190,32 @@ class Reader:
 
     @property
     def position(self) -> Any:
-        """The next offset to read: the reader has returned every selected record below it.
+        """The next offset to read: the reader has returned every selected record below this offset.
 
-        With several lanes, a dict from lane to offset.
+        For a reader of all lanes, a dict from lane to offset.
         """
         return self._cursor.position
 
     @property
     def end(self) -> Any:
-        """The exclusive end offset; None without one. The range is complete when `position` reaches it.
+        """The exclusive end offset; None for no end. The range is complete when `position` reaches the end.
 
-        With several lanes, a dict from lane to offset.
+        For a reader of all lanes, a dict from lane to offset.
         """
         return self._cursor.end
 
     @property
     def log(self) -> str:
-        """The log's uuid in hex: offsets are valid in this log only. "" if the log did not exist when the reader opened."""
+        """The uuid (hex) of the log in which the offsets are valid; empty if the log did not exist when the reader opened."""
         return self._log
 
     @property
     def lane(self) -> str:
-        """The lane of the last batch, as in the keys of `position`. Empty before the first batch, and for ordered records."""
+        """The lane of the last batch, as in the keys of `position`; empty before the first batch, and for ordered records."""
         return self._lane
 
     def __iter__(self) -> Iterator[pa.RecordBatch]:
-        """Return the reader itself, at its current position."""
+        """Return the reader itself, which continues at its position."""
         return self
 
     def __next__(self) -> pa.RecordBatch:
@@ -226,7 +227,7 @@ class Reader:
         return found.batch
 
     def poll(self, timeout: float = 0.0) -> pa.RecordBatch | None:
-        """Return the next batch, or None after `timeout` seconds without one or at the end of the range (`position == end`).
+        """Return the next batch; None after `timeout` seconds without a batch, or at the end of the range (`position == end`).
 
         Raises:
             UsageError: `timeout` is not a number of seconds, or the reader is closed.
@@ -239,23 +240,26 @@ class Reader:
         return found.batch
 
     def records(self) -> Iterator[Record]:
-        """Yield single records: this is simple, but 100 times slower than batches. `position` advances with each record."""
+        """Yield single records, 100 times slower than batches. `position` advances with each record."""
         while (found := self._next(float("inf"))) is not None:
             batch, mark = found.batch, self._cursor.mark
             columns = {name: _values(batch.column(name), name) for name in batch.schema.names}
             for offset, *row in zip(found.offsets(), *columns.values(), strict=True):
                 if self._cursor.mark != mark:
-                    break  # another call has moved the position: drop the rest of this batch
+                    break  # another call has moved the position, so the rest of this batch is not next
                 self._cursor.advance(offset + 1)
                 mark = self._cursor.mark
                 yield Record(**dict(zip(columns, row, strict=True)))
 
     def save(self) -> None:
-        """Commit the position under the reader's name, durably. The next reader of that name begins there.
+        """Commit the position under the reader's name, durably. The next reader with that name begins at the committed position.
+
+        The first `save` of a reader with a `start` can lower the committed offset. Later saves cannot, so that a delayed retry does
+        not undo a later save.
 
         Raises:
             UsageError: the reader has no name, reads files, or is closed.
-            Refused: the committed offset is higher (code "offset"). Only the first `save` of a reader with a `start` can lower it.
+            Refused: the committed offset is above the position (code "offset").
         """
         self._check_open()
         if self._unordered:
@@ -268,7 +272,7 @@ class Reader:
         self._rewind = False
 
     def close(self) -> None:
-        """Release connections and files. `position` and `end` stay valid; every other call then raises `UsageError`."""
+        """Release connections and files. Afterwards, `position` and `end` stay valid, and every other call raises `UsageError`."""
         self._closed = True
         self._cursor.close()
         self._source.close()
@@ -289,7 +293,7 @@ class Reader:
         """Return the next batch without moving the position; None after the timeout or at the end of the range.
 
         Raises:
-            Unavailable: no gateway answered within the reader's patience.
+            Unavailable: no gateway answered for `patience` seconds.
             UsageError: the reader is closed.
         """
         self._check_open()
@@ -300,12 +304,12 @@ class Reader:
                 found = self._cursor.next_batch() if opened else None
             except Unavailable as error:
                 if self._deadline.left():
-                    raise  # the reader's patience has ended, not only the timeout of this poll
+                    raise  # `patience` has passed, not only the timeout of this poll
                 silence = self._silence()
                 if silence >= self._patience:
                     self._silent_since = None  # the next error follows after the same time, and not at the next poll
                     raise type(error)(f"{error} (every poll has failed for {silence:.1f} s)") from error
-                return None  # this poll timed out; the next poll continues the search
+                return None  # only this poll timed out, so the next poll continues the search for a gateway
             self._silent_since = None
             if found is not None:
                 self._lane = self._cursor.lane
@@ -315,7 +319,7 @@ class Reader:
         return None
 
     def _silence(self) -> float:
-        """Return the seconds since the first of the consecutive polls that no gateway answered."""
+        """Return the seconds since the first of the polls that failed in a row."""
         now = time.monotonic()
         self._silent_since = now if self._silent_since is None else self._silent_since
         return now - self._silent_since
@@ -325,10 +329,10 @@ _CANNOT_SAVE = "a reader of unordered records cannot have a name or save its pos
 
 
 def _check_ordering(ordering: object, origin: object, name: str | None, path: Paths | None, archive: object) -> None:
-    """Check that the arguments are compatible.
+    """Check that `ordering` and `origin` are valid and fit the other arguments.
 
     Raises:
-        UsageError: two arguments exclude each other.
+        UsageError: an argument is wrong, or two arguments exclude each other.
     """
     if ordering not in ("total", "unordered"):
         raise UsageError(f"ordering={ordering!r} is not supported: use 'total' or 'unordered'")
@@ -347,7 +351,7 @@ def _check_ordering(ordering: object, origin: object, name: str | None, path: Pa
 
 
 def source_of(gateways: FlightSource | None, path: Paths | None, archive: str | os.PathLike[str] | None) -> Source:
-    """Return the source for the given arguments: gateways, directories, an archive, or an archive with one of the other two.
+    """Return the source of records: gateways, directories, an archive, or an archive together with gateways or directories.
 
     Raises:
         TuttiError: the directories or the archive cannot be opened.

@@ -20,13 +20,14 @@ _NAME = "tutti"
 class TracedProducer(Producer):
     """A `Producer` that creates an OpenTelemetry span for each send (`pip install tutti-ingest[otel]`).
 
-    The span lasts from the call to the outcome, and is a child of the span that is current in `send`. Record headers carry the
-    context of the span (`traceparent`, and other configured headers). `context_of` reads the context from a received record.
-    `send_batch` creates one span, and the records of the batch carry no context. If the receipt fails, the span records the error.
+    The span lasts from the call to the record's outcome. The parent is the current span of the thread that calls `send`. Record
+    headers contain the context of the span (`traceparent`, and other configured headers). `context_of` returns the context of a
+    received record. `send_batch` creates one span, and the records of a batch contain no context. If the record fails, the span
+    contains the error.
 
     Args:
         url, producer, options: as in `Producer`.
-        tracer: creates the spans; the default is the tracer of the program's configuration.
+        tracer: creates the spans; the default is the tracer that the program has configured.
 
     Raises:
         UsageError: OpenTelemetry is not installed.
@@ -56,9 +57,9 @@ class TracedProducer(Producer):
         """See `Producer.send`; adds a span."""
         span = self._start_span(topic, ordering)
         carrier: dict[str, str] = {}
-        # Use the context of this span instead of the current one, so that the receiver's spans continue from the send.
+        # Inject the context of this span, not of the current one, so that the receiver's spans become children of this span.
         self._inject(carrier, context=self._trace.set_span_in_context(span))
-        # Add the headers after those of the caller, which keep their order.
+        # The trace headers follow the caller's headers.
         sent = [*headers, *((name, text.encode()) for name, text in carrier.items())]
         send = super().send
         return self._in_span(span, on_delivery, lambda ended: send(topic, value, key, timestamp, sent, progress, ended, ordering))
@@ -73,7 +74,8 @@ class TracedProducer(Producer):
     ) -> Receipt:
         """See `Producer.send_batch`; adds a span."""
         span = self._start_span(topic, ordering)
-        # The argument is not validated yet. `send_batch` raises for a wrong type, and the span records the error.
+        # `record_batch` is not validated yet, so it may have no `num_rows`; `send_batch` then raises, and the span records the
+        # error.
         span.set_attribute("messaging.batch.message_count", getattr(record_batch, "num_rows", 0))
         send = super().send_batch
         return self._in_span(span, on_delivery, lambda ended: send(topic, record_batch, progress, ended, ordering))
@@ -89,13 +91,12 @@ class TracedProducer(Producer):
         return self._tracer.start_span(f"send {topic}", kind=self._trace.SpanKind.PRODUCER, attributes=attributes)
 
     def _in_span(self, span: Span, on_delivery: OnDelivery | None, send: Callable[[OnDelivery], Receipt]) -> Receipt:
-        """Send, and end the span with the outcome or the exception."""
+        """Call `send`; end the span when the record has an outcome, or when the call raises."""
 
         def ended(error: TuttiError | None, receipt: Receipt) -> None:
             if error is not None:
                 self._fail(span, error)
             else:
-                # This runs in the I/O thread, so the span includes the wait for the outcome.
                 if receipt.offset is not None:
                     span.set_attribute("tutti.offset", receipt.offset)
                 span.end()
@@ -103,7 +104,7 @@ class TracedProducer(Producer):
                 on_delivery(error, receipt)
 
         try:
-            # Check `on_delivery` here, because `send` gets `ended` instead, which is always callable.
+            # Check `on_delivery` here: `send` gets `ended` in its place, and accepts `ended` because it is callable.
             if on_delivery is not None and not callable(on_delivery):
                 raise UsageError(f"on_delivery must be a function of (error, receipt), not {type(on_delivery).__name__}")
             return send(ended)
@@ -118,7 +119,7 @@ class TracedProducer(Producer):
 
     @staticmethod
     def context_of(headers: Iterable[Header] | None) -> Context:
-        """Return the context in a record's headers, as the parent of further spans; an empty context if there is none.
+        """Return the context in a record's headers, to use as the parent of spans; an empty context if the headers have none.
 
         Raises:
             UsageError: OpenTelemetry is not installed.

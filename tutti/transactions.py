@@ -1,9 +1,9 @@
 """Transactions: several processes stage records, and one process makes all of them visible together (design, section 3, TXN).
 
-Each staging process has its own unnamed producer, so that an attempt never uses the batches of a failed attempt. The batches of a
-failed attempt are dropped with their producer, either at once (`AdminClient.forget`) or after an idle day. The committing process
-uses the named producer of the records. A later instance of that producer fences the earlier one. The producer's progress identifies
-the last transaction.
+Each staging process has its own unnamed producer, so that an attempt never uses the batches of a failed attempt. The log drops the
+batches of a failed attempt together with the state of their producer: either at once (`AdminClient.forget`) or after an idle day.
+The committing process uses a named producer, so that a later instance fences an earlier one. The progress of the named producer
+identifies the last transaction.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from tutti.data.frames.frame import Kind
 from tutti.errors import Refused, TuttiError, UsageError
 from tutti.producer import Producer
 
-SLICE_BYTES = 1 << 20  # target size of a staged slice: large enough to be efficient, far below the frame limit
+SLICE_BYTES = 1 << 20  # size above which a staged batch is split: large enough to be efficient, far below the frame limit
 _RECORDS_END = 1 << 32  # bound of the count field of a frame
 _EMPTY_RECORD = pa.record_batch({"value": pa.array([b""], pa.binary())})
 
 
 class StagedBatch(NamedTuple):
-    """A staged batch: its position, topic, number of records, and the range of their timestamps in microseconds."""
+    """A staged batch: its log position, topic, number of records, and first and last timestamp in microseconds."""
 
     position: int
     topic: str
@@ -41,17 +41,17 @@ class StagedBatch(NamedTuple):
 
 
 class StagingProducer(Producer):
-    """A `Producer` without a name, whose records are in the log but invisible until a transaction includes them."""
+    """A `Producer` whose records stay invisible in the log until a transaction includes them; usually without a name."""
 
     staged = True
 
     @property
     def instance(self) -> bytes:
-        """The instance id of the producer. A request to delete the producer's state must contain it."""
+        """The instance id of the producer. A request to delete the producer's state must contain the instance id."""
         return self._delivery.session.identity.instance
 
     def stage(self, topic: str, records: pa.RecordBatch) -> list[Receipt]:
-        """Send a record batch as `send_batch` does, in slices of a suitable size."""
+        """Send a record batch in slices of at most `SLICE_BYTES`, each as `send_batch` does."""
         return [self.send_batch(topic, part) for part in _slices(records)]
 
     @staticmethod
@@ -64,8 +64,7 @@ class StagingProducer(Producer):
         found = []
         for receipt in receipts:
             position, batch = receipt.result(), receipt.batch
-            # A TXN frame refers to batches by position, so it can include a batch only if the positions of all its records are
-            # known.
+            # A TXN frame names each batch by one position; the first records of a trimmed batch are at another, unknown position.
             if position == OFFSET_UNKNOWN or batch.trimmed:
                 raise Refused(
                     f"{batch.count} records of topic {batch.topic!r} are staged at an unknown position: stage them again",
@@ -83,7 +82,7 @@ class Transactor(Producer):
 
         Args:
             parts: staged batches, at least one.
-            progress: commits with the records and identifies the transaction; `resume()` returns it.
+            progress: bytes that commit with the records and identify the transaction; `resume()` returns the last progress.
 
         Returns:
             The receipt, with the offset of the first record and the `count` of records.
@@ -100,7 +99,7 @@ class Transactor(Producer):
             )
         accumulator = self._check(parts[0].topic, None, "total", progress)
         batch = Batch(parts[0].topic, 0, time.monotonic() + accumulator.options.delivery_timeout, accumulator.query_wait)
-        # One frame lists all parts, so they become visible together or not at all.
+        # One TXN frame lists all parts, so the parts become visible together or not at all.
         batch.kind, batch.atomic, batch.progress = int(Kind.TXN), True, check_progress(progress)
         batch.count = records
         batch.min_timestamp = min(part.first_time for part in parts)
@@ -121,19 +120,19 @@ def commit_progress(
 ) -> bytes:
     """Commit a named producer's progress without a visible record.
 
-    The log stores a progress with a record, so this function stages one record. The next epoch of the producer discards the record
-    and keeps the progress.
+    The log stores a progress only with a record, so this function stages one record. The next epoch of the producer discards the
+    staged record and keeps the progress. The call fences a running instance of the producer.
 
     Args:
         url: url of the gateways.
-        producer: name of the producer. A running instance is fenced.
-        topic: a topic that the producer may write to. The topic gets no record.
-        decide: returns the progress to commit, given the committed one (`b""`: none). If it returns `b""`, nothing is committed.
+        producer: name of the producer.
+        topic: a topic that the producer may write to; the topic gets no visible record.
+        decide: function that gets the committed progress (`b""`: none) and returns the progress to commit (`b""`: commit nothing).
         connect_timeout: seconds to find a gateway and begin an epoch.
         credentials: as in `Producer`.
 
     Returns:
-        The progress that `decide` returned; it is durable.
+        The progress that `decide` returned, now durable.
 
     Raises:
         TuttiError: the progress is not committed (Aborted, Fenced, Unavailable), or its outcome is not known (Unknown).
@@ -141,11 +140,11 @@ def commit_progress(
     with StagingProducer(url, producer=producer, connect_timeout=connect_timeout, credentials=credentials) as staging:
         progress = decide(staging.resume().progress)
         if progress:
-            # The received-table takes the progress when the record is staged, and keeps the progress when the record is dropped.
+            # The received-table stores the progress as soon as the record is staged, and keeps it when the record is discarded.
             staging.send_batch(topic, _EMPTY_RECORD, progress).result()
     if progress:
         with (
-            contextlib.suppress(TuttiError),  # the next epoch of the producer discards the record in any case
+            contextlib.suppress(TuttiError),  # if this epoch fails, the next epoch of the producer discards the record
             Producer(url, producer=producer, connect_timeout=connect_timeout, credentials=credentials),
         ):
             pass
@@ -153,7 +152,7 @@ def commit_progress(
 
 
 def _slices(records: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-    """Split the batch in halves until each slice has a suitable size or one record."""
+    """Split the batch in halves until each slice has at most `SLICE_BYTES` or one record."""
     middle = records.num_rows // 2
     if not middle or records.nbytes <= SLICE_BYTES:
         yield records

@@ -1,7 +1,7 @@
-"""Entry point of the data source `tutti`: Spark imports every module named `pyspark_*` and uses its `DefaultSource`.
+"""Entry point of the data source `tutti`: Spark imports every module named `pyspark_*` and uses its class `DefaultSource`.
 
-Spark imports this module in every application that uses a Python data source, so the module imports little, and only modules whose
-import cannot fail.
+Spark imports this module in every application that uses any Python data source. So the module imports little, and only modules
+whose import cannot fail.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ __all__ = ["DefaultSource", "register"]
 def register(spark: SparkSession) -> None:
     """Register the format `tutti` in a session whose job ships the package with `--py-files` instead of installing it.
 
-    The Python processes that plan reads do not have the files of `--py-files` on their path, so this function adds them. On a local
-    master without PYSPARK_PYTHON, workers use the current interpreter. A registered format runs with PYSPARK_PYTHON. A format that
-    Spark discovers runs with PYSPARK_DRIVER_PYTHON if that is set, even on executors. Repeated calls are harmless. With Spark
-    Connect the server plans reads, so the package must be installed on the server.
+    The Python processes that plan reads do not have the files of `--py-files` on their path, so this function adds these files. On
+    a local master without PYSPARK_PYTHON, the function makes workers use the current interpreter. A registered format runs with
+    PYSPARK_PYTHON, and a format that Spark discovers runs with PYSPARK_DRIVER_PYTHON, if set, even on executors. Repeated calls are
+    harmless. With Spark Connect, the server plans reads, so the package must be installed on the server.
 
-    Call this function in each thread that writes. Spark looks up a sink in the session that is active in the calling thread. A new
-    thread has no active session, so the write would fail (DATA_SOURCE_NOT_FOUND).
+    Call this function in each thread that writes. Spark looks up a sink in the active session of the calling thread. A new thread
+    has no active session, so without the call the write fails (DATA_SOURCE_NOT_FOUND).
 
     Raises:
         UsageError: the source does not support the session's Spark version.

@@ -1,1 +1,1 @@
-"""The Spark data source `tutti`, and jobs that read through it. NOTES.md explains the design."""
+"""The Spark data source `tutti`, and Spark jobs that use it. NOTES.md explains the design."""

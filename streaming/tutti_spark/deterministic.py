@@ -1,9 +1,9 @@
 """Static check of a job: `deterministic(df)` reads the plan of a DataFrame and lists its nondeterministic parts.
 
-The log always gives the same records in the same order, and with the option `cut` the same micro-batches. A job's result is the
-same only if each expression depends on the record alone, or on the rows of a group regardless of their order. The reason is that
-Spark passes rows between partitions in the order in which tasks finish. Tables in this module list all other expressions by Spark's
-class name, and one pass over the plan finds them.
+The log always returns the same records in the same order, and with the option `cut` the same micro-batches. A job's result is
+repeatable only if each expression depends on the record alone, or on the rows of a group in any order. Order matters because Spark
+passes rows between partitions in the order in which tasks finish. Tables in this module list all other expressions by Spark's class
+name, and one pass over the plan finds these expressions.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ class Finding:
 
     Attributes:
         expression: the expression as Spark prints it, without column ids.
-        operator: the plan's operator that contains the expression (or is the expression), as Spark prints it, shortened.
-        why: what the result depends on, in addition to the records.
+        operator: the operator of the plan that contains the expression, as Spark prints it, shortened.
+        why: the dependency that makes the result differ between runs.
         instead: a deterministic replacement.
     """
 
@@ -55,7 +55,7 @@ class Finding:
     instead: str
 
     def __str__(self) -> str:
-        """Return one line for people."""
+        """Return the finding as one line of text."""
         location = "" if self.operator == self.expression else f" in {self.operator}"
         return f"{self.expression}{location}: {self.why}; {self.instead}"
 
@@ -153,14 +153,14 @@ _LATEST_END = _Reason(
     "the first action reads up to the frontier of the moment", 'set the end: option("endingOffset", N) or endingTimestamp'
 )
 
-#: Expressions that depend on more than the row.
+#: Expressions whose value depends on time, a random seed, partitions or files, and not only on their row.
 _EXPRESSIONS: dict[str, _Reason] = (
     _reasons(_CLOCK, "CurrentTimestamp Now CurrentDate CurrentTime LocalTimestamp CurrentBatchTimestamp")
     | _reasons(_RANDOM, "Rand Randn RandStr Uniform Uuid Shuffle")
     | _reasons(_PARTITIONS, "MonotonicallyIncreasingID SparkPartitionID")
     | _reasons(_FILES, "InputFileName InputFileBlockStart InputFileBlockLength")
 )
-#: Aggregates that depend on more than the set of rows.
+#: Aggregates and window functions whose result depends on the order of the rows.
 _AGGREGATES: dict[str, _Reason] = (
     _reasons(_ANY_ROW, "First Last AnyValue")
     | _reasons(_ARRIVAL, "CollectList CollectSet ListAgg")
@@ -176,9 +176,9 @@ _AGGREGATES: dict[str, _Reason] = (
     | _reasons(_SKETCH, "TupleUnionAggDouble TupleUnionAggInteger")
 )
 _FLOATS = ("double", "float")
-_EXACT_FOR_WHOLE_NUMBERS = {"Sum", "Average"}  # an average of integers adds doubles, which are exact up to 2^53
-_RANKS = {"Rank", "DenseRank", "PercentRank", "CumeDist"}  # for these, equal rows get equal ranks
-#: Functions of an array whose result does not depend on the order of its elements.
+_EXACT_FOR_WHOLE_NUMBERS = {"Sum", "Average"}  # `Average` adds integers as doubles, which are exact up to 2^53
+_RANKS = {"Rank", "DenseRank", "PercentRank", "CumeDist"}  # functions that give equal ranks to rows that are equal in the order
+#: Array functions whose result does not depend on the order of the array's elements.
 _ANY_ORDER = {"SortArray", "Size", "ArrayContains", "ArrayMax", "ArrayMin"}
 _AGGREGATING = {"Aggregate", "Window"}
 _PLAIN = {"AttributeReference", "Literal"}
@@ -191,22 +191,24 @@ _STATEFUL = {"Aggregate", "Distinct", "Join", "GlobalLimit"} | _DUPLICATES | _ST
 
 
 def deterministic(df: DataFrame) -> list[Finding]:
-    """Return the parts of a job whose result may differ after a restart, a delay or a replay; an empty list if there are none.
+    """Return the parts of a job whose result may differ after a restart, a delay or a replay; an empty list for a deterministic
+    job.
 
-    The check works for batch reads and for streams that have not started, and runs no job. `str(finding)` is one line for people.
+    The check works for batch reads and for streams that have not started, and runs no job. `str(finding)` is one line of text.
 
-    The check trusts, and never reports:
-    - your own functions (UDFs not marked as nondeterministic, mapInPandas, applyInPandas, stateful functions). They get the rows of
+    The check never reports these parts, although they may be nondeterministic:
+    - your own functions (UDFs not marked as nondeterministic, mapInPandas, applyInPandas, stateful functions), which get the rows
+    of
       a group in any order;
     - batch sources other than tutti, sinks, the session's time zone and other settings;
-    - triggers: `once` ignores `cut`;
-    - operators below a checkpoint() or in foreachBatch: call `deterministic` there again.
+    - the trigger `once`, which ignores `cut`;
+    - operators below a checkpoint() or in foreachBatch, for which you can call `deterministic` again.
 
-    Unique columns are `offset` of the tutti source, the keys of groups and deduplications, and pairs of these in a join. An order
-    by any other column is reported, even if the column is unique.
+    The check knows these unique columns: `offset` of the tutti source, the keys of groups and deduplications, and pairs of these in
+    a join. The check reports an order by any other column, even if the column is unique.
 
     Raises:
-        UsageError: `df` is not a DataFrame of classic Spark. Spark Connect does not show plans to its clients.
+        UsageError: `df` is not a DataFrame of classic Spark. (Clients of Spark Connect cannot read plans.)
     """
     frame = getattr(df, "_jdf", None)
     if frame is None:
@@ -227,12 +229,12 @@ class _PlanCheck:
     """The findings of one pass over a plan, without duplicates, in the plan's order."""
 
     def __init__(self, clock: Any) -> None:
-        """Create an empty result; `clock` is the pattern bit of Spark's plans that contain the current time."""
+        """Create an empty result; `clock` is Spark's tree pattern for expressions with the current time."""
         self._clock = clock
         self.findings: dict[Finding, None] = {}
-        self.stateful: list[str] = []  # printed operators of a stream that keep state
+        self.stateful: list[str] = []  # stateful operators on streams, as text
         self._watermarks: list[str] = []
-        self._streams: dict[str, Any] = {}  # column ids -> source, so that a source in two branches counts once
+        self._streams: dict[str, Any] = {}  # column ids -> source, so that a source in two branches of the plan counts once
 
     def plan(self, root: Any) -> None:
         """Check each operator and its expressions, including the plans of subqueries."""
@@ -243,7 +245,7 @@ class _PlanCheck:
             waiting.extend(reversed([*to_list(node.subqueries()), *to_list(node.children())]))
 
     def check_streams(self, empty_batches: bool) -> None:
-        """Check how the streams are divided into micro-batches, which affects stateful operators."""
+        """Check that the ends of micro-batches are deterministic, because these ends affect stateful operators."""
         lockstep_names: set[str | None] = set()
         for stream in self._streams.values():
             expression = f"stream {stream.sourceName()}"
@@ -282,7 +284,7 @@ class _PlanCheck:
                 self._add(_CLOCK_TIMERS, time.toString(), printed(node))
         if name in _STATEFUL and all(below.isStreaming() for below in to_list(node.children())[: 2 if name == "Join" else 1]):
             self.stateful.append(printed(node))
-        # A plan may have thousands of expressions, so check an operator as a whole first.
+        # Ask Spark about the whole operator first, because a plan may have thousands of expressions.
         if name in _AGGREGATING or not node.deterministic() or node.containsPattern(self._clock):
             grouped = column_ids(node.groupingExpressions()) if name == "Aggregate" else []
             for expression in to_list(node.expressions()):
@@ -294,7 +296,7 @@ class _PlanCheck:
             self._add(_LATEST_START, "startingOffset latest", printed(node))
 
     def _limit(self, node: Any) -> None:
-        """Check a limit. A limit keeps the same rows every time only after a unique order, or if there is at most one row."""
+        """Report a limit unless it follows a unique order or its input has at most one row; others keep arbitrary rows."""
         below = node.child()
         while class_name(below) in IN_ORDER:
             below = below.child()
@@ -303,7 +305,7 @@ class _PlanCheck:
             self._add(_TIED_LIMIT if is_sorted else _NO_ORDER, printed(node), printed(node))
 
     def _expressions(self, root: Any, node: Any, grouped: list[int]) -> None:
-        """Check `root` and all expressions below it, in order; `grouped` are the grouping columns of `node`."""
+        """Check the expression `root` of `node`, and all expressions below; `grouped` are the grouping columns of `node`."""
         waiting = [("", root)]
         while waiting:
             above, expression = waiting.pop()
@@ -327,7 +329,7 @@ class _PlanCheck:
 
 
 def _aggregate_reason(function: Any, above: str, node: Any, grouped: list[int]) -> _Reason | None:
-    """Return why an aggregate depends on the order of its rows, else None; `above` is the class of the enclosing expression."""
+    """Return why an aggregate depends on the order of its rows, or None. `above` is the class of the enclosing expression."""
     name = class_name(function)
     reason = _AGGREGATES.get(name)
     if reason is None or (reason is _ADDITION and not _adds_floats(name, function)):
@@ -345,7 +347,7 @@ def _aggregate_reason(function: Any, above: str, node: Any, grouped: list[int]) 
 
 
 def _window_reason(expression: Any, node: Any) -> _Reason | None:
-    """Return why a window function depends on more than the window's order, else None."""
+    """Return why the result of a window function depends on rows that are equal in the window's order, or None."""
     function, window = to_list(expression.children())[:2]
     if class_name(function) == "AggregateExpression":
         function = function.aggregateFunction()
@@ -362,7 +364,7 @@ def _window_reason(expression: Any, node: Any) -> _Reason | None:
 
 
 def _list_is_ordered(function: Any, node: Any) -> bool:
-    """True if `listagg` has an order in which equal rows have equal elements."""
+    """Return True if `listagg` has an order in which equal rows have equal elements."""
     order = column_ids(function.orderExpressions())
     return bool(order) and (referenced_column_ids(function.child()) <= set(order) or is_unique(node.child(), order))
 
@@ -374,7 +376,7 @@ def _adds_floats(name: str, function: Any) -> bool:
 
 
 def _is_marked(name: str, expression: Any, children: list[Any]) -> bool:
-    """True if Spark marks the expression itself as nondeterministic, not only an expression below it."""
+    """Return True if Spark marks the expression itself as nondeterministic, and not only one of its subexpressions."""
     if expression.deterministic() or name in _SUBQUERIES:
         return False
     if name in _UDFS:
@@ -383,6 +385,6 @@ def _is_marked(name: str, expression: Any, children: list[Any]) -> bool:
 
 
 def _options(node: Any, given: Any, kind: Kind) -> ReadOptions:
-    """Return the options of a read, including those of its table in Spark's catalog."""
+    """Return the options of a read, including the options of its table in Spark's catalog."""
     schema = StructType.fromJson(json.loads(node.table().schema().json()))
     return parse(merge_table_options(dict(given.asCaseSensitiveMap()), schema), kind)

@@ -28,13 +28,13 @@ from tutti_spark.common import java, requirements
 
 #: Settings for Spark on one machine.
 LOCAL_SETTINGS: dict[str, str] = {
-    # Over loopback TCP, Nagle's algorithm and delayed acknowledgements delay each task by 40 ms; a Unix socket also copies faster.
+    # With TCP, Nagle's algorithm and delayed acknowledgements delay each task by 40 ms; a Unix socket also copies faster.
     "spark.python.unix.domain.socket.enabled": "true",
-    # The default manager takes 40 ms longer per micro-batch on a local disk.
+    # Spark's default checkpoint manager takes 40 ms longer per micro-batch on a local disk.
     "spark.sql.streaming.checkpointFileManagerClass": (
         "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
     ),
-    "spark.driver.host": "127.0.0.1",  # independent of name resolution and of other networks
+    "spark.driver.host": "127.0.0.1",  # works without name resolution, and on a machine without a network
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
@@ -53,14 +53,14 @@ def spark_environment() -> dict[str, str]:
     """
     variables = {"PYSPARK_PYTHON": sys.executable, "PYSPARK_DRIVER_PYTHON": sys.executable, "SPARK_HOME": str(spark_home())}
     checkout = [str(root) for root in _roots() if root.name not in ("site-packages", "dist-packages")]
-    if checkout:  # Spark must run the checkout's code, even if a release is also installed
+    if checkout:  # make Spark run the code of the checkout, even if a release is also installed
         before = os.environ.get("PYTHONPATH")
         variables["PYTHONPATH"] = os.pathsep.join([*checkout, *([before] if before else [])])
     return variables
 
 
 def _roots() -> list[Path]:
-    """Return the directories that hold this project's packages: one where it is installed, several in a checkout."""
+    """Return the directories that contain Tutti's packages: one if Tutti is installed, several in a checkout."""
     return list(dict.fromkeys(_package(name).parent for name in requirements.MODULES))
 
 
@@ -83,19 +83,19 @@ def check_spark() -> None:
     """Check that the source supports the installed Spark version.
 
     Raises:
-        UsageError: pyspark has another version, or is not installed next to this package.
+        UsageError: pyspark has an unsupported version, or is not installed next to this package.
     """
     home = spark_home()
     try:
         found = version("pyspark")
     except PackageNotFoundError:
-        return  # pyspark without pip metadata: its version is checked when it runs
+        return  # pyspark has no pip metadata, so `requirements.check` checks the version when Spark runs
     if not requirements.SPARK.fits(found):
         raise UsageError(f"pyspark in {home} is {found} ({requirements.SPARK} is needed): {sys.executable} {requirements.INSTALL}")
 
 
 def spark_submit(job: Path | str, *arguments: str, master: str = "local[2]", conf: Mapping[str, str] | None = None) -> list[str]:
-    """Return the command that runs a job, with little log output on a local master; run it with `spark_environment()`."""
+    """Return the `spark-submit` command that runs a job; a local master uses `LOCAL_SETTINGS`. Needs `spark_environment()`."""
     settings = (LOCAL_SETTINGS if master.startswith("local") else {}) | dict(conf or {})
     command = [str(spark_home() / "bin" / "spark-submit"), "--master", master]
     for name, value in settings.items():
@@ -104,16 +104,16 @@ def spark_submit(job: Path | str, *arguments: str, master: str = "local[2]", con
 
 
 def job(name: str) -> Path:
-    """Return the file of one of this package's jobs, for `spark_submit`."""
+    """Return the path of a job of this package, for `spark_submit`."""
     path = Path(__file__).resolve().parent / "jobs" / f"{name}.py"
     if not path.is_file():
         names = sorted(file.stem for file in path.parent.glob("*.py") if not file.stem.startswith("_"))
-        raise UsageError(f"there is no job {name!r}; there are {', '.join(names)}")
+        raise UsageError(f"there is no job {name!r}: use one of {', '.join(names)}")
     return path
 
 
 def worker_python(environment: Mapping[str, str] | None = None) -> str:
-    """Return the worker interpreter of a Spark that is started with `environment` (None: this process's)."""
+    """Return the Python interpreter that Spark starts for workers, given its environment (None: that of this process)."""
     variables = os.environ if environment is None else environment
     return variables.get("PYSPARK_PYTHON") or "python3"
 
@@ -122,7 +122,7 @@ def probe_interpreter(python: str) -> requirements.InterpreterReport:
     """Run the interpreter `python` and return its versions of Python and of the required packages.
 
     Raises:
-        UsageError: the interpreter does not start, or its output is not that of a Python interpreter.
+        UsageError: the interpreter does not start, or does not print the versions.
     """
     code = Path(requirements.__file__).read_text()
     try:
@@ -148,16 +148,14 @@ def write_zip(file: Path) -> Path:
 
 
 def install() -> Path:
-    """Make this interpreter the default of every Spark started from its environment; return the path of the .pth file that sets
-    this default.
-    """
+    """Make this interpreter Spark's default in its environment, with a .pth file that sets PYSPARK_PYTHON; return its path."""
     file = Path(sysconfig.get_path("purelib"), _DEFAULT)
     file.write_text(_DEFAULT_TEXT)
     return file
 
 
 def main(arguments: list[str]) -> int:
-    """Install the default, write the package, or replace this process with one of Spark's commands."""
+    """Run `--install` or `--zip`, or replace this process with one of Spark's commands."""
     if arguments == ["--install"]:
         install()
         return 0

@@ -1,6 +1,6 @@
 """Access to Spark's logical plans: operator classes, column ids, and unique keys.
 
-A plan is a tree of objects in the JVM. Each call takes some tenths of a millisecond, so these functions make few calls.
+A plan is a tree of objects in the JVM. A call into the JVM takes some tenths of a millisecond, so these functions make few calls.
 """
 
 from __future__ import annotations
@@ -9,9 +9,9 @@ import re
 from collections.abc import Iterable
 from typing import Any
 
-_CHARACTERS_SHOWN = 120  # maximum printed length of an operator or an expression
-_FIELDS_SHOWN = 8  # maximum number of printed columns of an operator
-#: Text that Spark adds to the names in a plan: column ids, watermark delays, UUIDs.
+_CHARACTERS_SHOWN = 120  # maximum length of the text of an operator or an expression
+_FIELDS_SHOWN = 8  # maximum number of columns in the text of an operator
+#: Text that Spark adds to names in a plan: column ids, watermark delays, UUIDs.
 _ADDITIONS = re.compile(r"#\d+L?(-T\d+ms)?|\b[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}, ")
 _COLUMN_ID = re.compile(r"#(\d+)")
 STREAMS = {"StreamingRelation", "StreamingRelationV2"}
@@ -32,13 +32,13 @@ _ONE_SIDE = {"LeftSemi$", "LeftAnti$", "ExistenceJoin"}
 
 
 def is_unique(node: Any, by: Iterable[int]) -> bool:
-    """True if the plan shows that no two rows of `node` are equal in all columns `by`."""
+    """Return True if the plan proves that no two rows of `node` are equal in all columns `by`."""
     known = set(by)
     return any(key <= known for key in _unique(node))
 
 
 def _unique(node: Any) -> list[frozenset[int]]:
-    """Return the unique keys of `node`, as sets of column ids. An empty set means that `node` has at most one row."""
+    """Return the unique keys of `node` as sets of column ids. An empty set as key means that `node` has at most one row."""
     projects = []
     while (name := class_name(node)) in _ROW_PRESERVING:
         if name == "Project":
@@ -66,7 +66,7 @@ def _unique(node: Any) -> list[frozenset[int]]:
 
 
 def _group_key(by: list[Any], given: list[Any]) -> list[frozenset[int]]:
-    """Return the key of an aggregate's rows, if its output contains all grouping expressions."""
+    """Return the unique key of an aggregate's rows; an empty list if its output lacks a grouping expression."""
     found = []
     for expression in by:
         same = (column for column in given if _unwrap(column).semanticEquals(_unwrap(expression)))
@@ -78,7 +78,7 @@ def _group_key(by: list[Any], given: list[Any]) -> list[frozenset[int]]:
 
 
 def _keys_above_projection(expressions: Any, keys: list[frozenset[int]]) -> list[frozenset[int]]:
-    """Return the keys with the column ids above a projection; a key that loses a column is dropped."""
+    """Return the keys with the column ids of a projection's output, without keys that lose a column."""
     renamed: dict[int, int] = {}
     for expression in to_list(expressions):
         number = _column_id(expression)
@@ -88,7 +88,7 @@ def _keys_above_projection(expressions: Any, keys: list[frozenset[int]]) -> list
 
 
 def _column_id(expression: Any) -> int | None:
-    """Return the id of a column, which may have an alias or a sort direction; None for another expression."""
+    """Return the id of a column, with or without alias and sort direction; None for any other expression."""
     column = _unwrap(expression)
     return int(column.exprId().id()) if class_name(column) == "AttributeReference" else None
 
@@ -112,7 +112,7 @@ def referenced_column_ids(expression: Any) -> set[int]:
 
 
 def is_tutti(name: str, node: Any) -> bool:
-    """True if an operator of class `name` reads from the data source `tutti`."""
+    """Return True if the operator `node`, of class `name`, reads from the data source `tutti`."""
     return (
         name in {"StreamingRelationV2", "DataSourceV2Relation"}
         and class_name(node.table()) == "PythonTable"
@@ -131,12 +131,12 @@ def to_list(sequence: Any) -> list[Any]:
 
 
 def printed(node: Any) -> str:
-    """Return an operator as Spark prints it, without column ids, shortened."""
+    """Return the text of an operator as Spark prints it, shortened and without column ids."""
     name = class_name(node)
     return f"{name} {node.sourceName()}" if name in STREAMS else short(node.simpleString(_FIELDS_SHOWN).lstrip("~"))
 
 
 def short(text: str) -> str:
-    """Return the text of an operator or an expression without Spark's additions to names, shortened."""
+    """Return the text of an operator or an expression, shortened and without Spark's additions to names."""
     plain = " ".join(_ADDITIONS.sub("", text).split())
     return plain if len(plain) <= _CHARACTERS_SHOWN else plain[: _CHARACTERS_SHOWN - 3] + "..."

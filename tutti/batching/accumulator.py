@@ -1,23 +1,22 @@
 """Accumulator: the application's threads append records to batches, and the sender sends the closed batches.
 
 Rules
-- A producer has one order over all topics. One batch is open at a time; a record of another topic closes it. Closed batches queue
-  in the order of closing, and sequences follow that order.
-- A batch closes when it is full, when its linger is over, or when the topic changes. If no batch is in flight, the batch closes at
-  once. A batch also closes between a record with `progress` and a record without, because the last record of a batch carries the
-  batch's progress.
-- The I/O thread sends nothing while it handles answers (`cork`). Therefore all records that callbacks send in that time form one
-  batch.
-- A record without an outcome counts against the buffer. When the buffer is full, `send` waits or raises `BufferFull`.
-- A stop (abort, fence, end) removes all unsent records under the lock, so that no record is queued after the failed records and
-  before the stop takes effect.
+- A producer has one order over all topics. Only one batch is open at a time, and a record of another topic closes the open batch.
+  Closed batches are queued in the order of closing, and sequences follow that order.
+- A batch closes when it is full, when its linger is over, or when the topic changes. Without linger, the batch closes at once if no
+  batch is in flight. A batch also closes between a record with `progress` and a record without, because the progress of a batch
+  belongs to its last record.
+- The I/O thread sends nothing while it handles answers (`cork`). So all records that callbacks send in that time form one batch.
+- Each record counts against the buffer until it has an outcome. When the buffer is full, `send` waits or raises `BufferFull`.
+- An abort, a fence or the end of the producer removes all unsent records under `lock`. So no record is queued between the failed
+  records and the stop.
 
 Two kinds of exclusion protect the state. `lock` guards everything except the columns of the open batch. The columns belong to the
 appender (appender.py). `send` calls the appender without `lock`, which takes a third of the time. Two threads cannot run one
-appender at the same time. Ctrl-C in the Python appender ends it with complete records only, and the C appender cannot be
-interrupted. A holder of `lock` closes the appender (`_close_appender`) before it uses the batch, and waits briefly if another
-thread is appending. `appenders` maps the topic of the open batch to its appender, so that no batch gets a record of a different
-topic. A signal handler that interrupts these steps and calls the producer would deadlock, so `reject_reentry` rejects its call.
+appender at the same time. Ctrl-C in the Python appender leaves only complete records, and Ctrl-C cannot interrupt the C appender. A
+thread that holds `lock` closes the appender (`_close_appender`) before it uses the batch, and waits if another thread is appending.
+`appenders` maps the topic of the open batch to the batch's appender, so that a batch gets only records of its topic. If a signal
+handler interrupts these steps and calls the producer, the call would deadlock, so `reject_reentry` rejects the call.
 """
 
 from __future__ import annotations
@@ -55,7 +54,7 @@ _APPEND_WAIT_S = 50e-6  # longer than one append
 
 
 class QuietCondition(threading.Condition):
-    """A condition whose `notify_all` costs almost nothing without waiters."""
+    """A condition whose `notify_all` returns at once if no thread is waiting."""
 
     def notify_all(self) -> None:
         """See `threading.Condition.notify_all`."""
@@ -69,7 +68,7 @@ class SpoolStage(SpoolWait, Protocol):
     remedy: str
 
     def exceeded_limit(self, need: int) -> str:
-        """Return the limit that `need` more bytes would exceed, as text; empty if there is none. Called with the lock."""
+        """Return as text which limit `need` more bytes would exceed; empty if they fit. Called with the lock."""
 
     def wake_disk_thread(self) -> None:
         """Notify the disk thread of a closed batch."""
@@ -87,46 +86,46 @@ class Accumulator:
         self.changed = QuietCondition(self.lock)
         self.space_freed = QuietCondition(self.lock)
         self.queue: collections.deque[Batch] = collections.deque()  # closed batches
-        self.spool: SpoolStage | None = None  # gets the closed batches; without a spool, the sender gets them
+        self.spool: SpoolStage | None = None  # the spool, which takes closed batches before the sender does; None without a spool
         self._no_batch = Batch("", 0, 0.0)  # placeholder while no batch is open
         self._open = self._no_batch
         self._appender: Appender | None = None  # the latest appender
-        self.appenders: dict[str, Append] = {}  # topic of the open batch -> the batch's appender
+        self.appenders: dict[str, Append] = {}  # topic of the open batch -> appender of the open batch
         self.pending = 0  # closed batches without an outcome
-        self.pinned = 0  # pending batches in lanes that get no new batches; they do not delay the open batch
+        self.pinned = 0  # pending batches in lanes that get no new batches; the open batch closes without waiting for pinned ones
         self.pending_records = 0
         self.buffered = 0  # bytes of pending batches
-        self.corked = False  # True while the I/O thread handles answers, and sends nothing
+        self.corked = False  # True while the I/O thread handles answers and sends nothing
         self.linger_until: float | None = None
-        self.rejected: collections.deque[Batch] = (
-            collections.deque()
-        )  # batches that failed before they were sent; their callbacks have not run yet
+        # batches that exceed a limit and failed at once; the I/O thread still has to run their callbacks
+        self.rejected: collections.deque[Batch] = collections.deque()
         self.failures: list[Failure] = []
         self.stopped: TuttiError | None = None  # the error that `send` raises at present
         self.ended = False  # the stop is permanent
-        self.opened: Resume | None = None  # sequence and progress at the start of the current epoch; None without an open epoch
+        self.opened: Resume | None = None  # last committed sequence and progress at the start of the open epoch; None without one
         self.committed = Resume(0, b"")
         self.uses_progress = False
-        self.query_wait: QueryWait | None = None  # waits of ordered records for queries; None until the log is known
+        # used by `Receipt.processed_by`; None for unordered records, and until an epoch opens
+        self.query_wait: QueryWait | None = None
         self.frame_bytes_max = limits.BODY_BYTES_MAX
         self.raw_bytes_max = limits.RAW_BYTES_MAX
 
     # -- the application's threads
 
     def reject_reentry(self) -> None:
-        """Reject a call by a signal handler that interrupted this accumulator in the same thread. The call would deadlock.
+        """Reject a call by a signal handler that interrupted this accumulator in the same thread, because the call would deadlock.
 
         Raises:
-            UsageError: this is such a call. The state is unchanged.
+            UsageError: a signal handler makes the call. The state is unchanged.
         """
         apart(self.lock, self._appender)
 
     def add(self, topic: str, record: Record, progress: bytes, on_delivery: OnDelivery | None) -> Receipt:
-        """Append a record that the appender does not accept, through the slow path.
+        """Append a record under the lock: the slow path, for records that the appender does not accept.
 
         Raises:
-            BufferFull: the buffer is full and `on_full` is "raise".
-            TuttiError: the reason for which the producer was stopped.
+            BufferFull: the buffer is full, and `on_full` is "raise" or the caller is a callback.
+            TuttiError: the error that stopped the producer.
         """
         size = record.size
         if record.payload > limits.RECORD_BYTES_MAX:
@@ -141,7 +140,7 @@ class Accumulator:
                 if receipt is not None:
                     break
                 self.close_open()
-                # After a wait, start over: another thread may have opened a batch in the meantime.
+                # After a wait, try to append first, because another thread may have opened a batch during the wait.
                 if not self._await_space(max(size, self.options.batch_bytes)):
                     self._open = self.new_batch(topic, max(size, self.options.batch_bytes))
             if progress:
@@ -150,7 +149,7 @@ class Accumulator:
                 if receipt.index == 0:
                     self.linger_until = self._clock() + self.options.linger
                     self.wake()
-            # Nothing is in flight, so a wait for more records would only add latency.
+            # No batch is in flight, so a wait for more records would only add latency.
             elif self.pending <= self.pinned and not self.corked:
                 self.close_open()
                 return receipt
@@ -186,7 +185,7 @@ class Accumulator:
             self.check()
             self.close_open()
             while self._await_space(batch.charge):
-                self.close_open()  # another thread may have sent during the wait
+                self.close_open()  # during the wait, another thread may have opened a batch, which must be sent first
             if on_delivery is not None:
                 batch.callbacks = [receipt, on_delivery]
             if batch.progress:
@@ -201,7 +200,7 @@ class Accumulator:
     def _failed_receipt(
         self, topic: str, what: str, limit: int, scope: str, on_delivery: OnDelivery | None, count: int = 0
     ) -> Receipt:
-        """Return a receipt that has failed with `TooLarge`. The callback runs in the I/O thread, as for all failures."""
+        """Return a receipt that has failed with `TooLarge`. The I/O thread runs the callback, as for other failures."""
         batch = Batch(topic, 0, 0.0, self.query_wait)
         batch.atomic, batch.count = bool(count), count or 1
         receipt = Receipt(batch, 0)
@@ -218,15 +217,15 @@ class Accumulator:
         return receipt
 
     def check(self) -> None:
-        """Raise the error that stopped the producer, if it is stopped. Called with the lock."""
-        # Raise a copy, because each raise adds its traceback to the exception.
+        """Raise the error that stopped the producer; do nothing if the producer is not stopped. Called with the lock."""
+        # Raise a copy, because each raise would add a traceback to the one exception object.
         if self.stopped is not None:
             raise copy.copy(self.stopped)
 
     def _try_append(self, topic: str, record: Record, progress: bytes, on_delivery: OnDelivery | None) -> Receipt | None:
-        """Append the record to the open batch if the topic matches and the batch has free space. Called with the lock."""
+        """Append the record to the open batch; return None if the topic differs or the batch has no space. Called with the lock."""
         batch = self._close_appender()
-        # The last record of a batch carries the batch's progress, so a record without progress must not follow it.
+        # The progress of a batch belongs to its last record, so a record without progress must not follow one with progress.
         if batch.topic != topic or batch.free_bytes < record.size or (batch.progress and not progress):
             return None
         try:
@@ -238,7 +237,7 @@ class Accumulator:
     def _close_appender(self) -> Batch:
         """Close the appender and return the open batch, for exclusive use by the caller. Called with the lock."""
         self.appenders.clear()
-        # From here on, no thread can start the appender, but a thread may still be running it.
+        # From here on, no thread can start an append, but another thread may still be inside one.
         while self._appender is not None:
             try:
                 self._appender.close()
@@ -250,20 +249,20 @@ class Accumulator:
         return self._open
 
     def _open_appender(self) -> None:
-        """Allow appends without the lock, unless the batch has progress. Only records with progress may follow in such a batch."""
+        """Allow appends without the lock, unless the batch has progress: then only records with progress may follow."""
         batch = self._open
         if not batch.progress:
             self._appender, self.appenders[batch.topic] = open_appender(batch)
 
     def new_batch(self, topic: str, free_bytes: int) -> Batch:
-        """Return an open batch with `free_bytes` free bytes. Its delivery deadline starts now; with a spool, it has no deadline."""
+        """Return an empty open batch for `free_bytes` bytes. Its delivery deadline counts from now; with a spool, it has none."""
         deadline = self._clock() + self.options.delivery_timeout if self.spool is None else inf
         batch = Batch(topic, free_bytes, deadline, self.query_wait)
         batch.spool = self.spool
         return batch
 
     def _await_space(self, need: int) -> bool:
-        """Wait until the buffer has `need` free bytes. Return True if it waited. Called with the lock."""
+        """Wait until the buffer has `need` free bytes. Return True if the caller had to wait. Called with the lock."""
         self.check()
         waited = False
         while exceeded := self.exceeded_limit(need):
@@ -277,17 +276,17 @@ class Accumulator:
         return waited
 
     def exceeded_limit(self, need: int) -> str:
-        """Return the limit that `need` more bytes would exceed, as text; empty if there is none. Called with the lock."""
+        """Return as text which limit `need` more bytes would exceed; empty if they fit. Called with the lock."""
         if self.spool is not None:
             return self.spool.exceeded_limit(need)
-        # A batch larger than the whole buffer is accepted once the buffer is empty, because its own limits were checked before.
+        # An empty buffer accepts a batch of any size, because a batch above the buffer's size could otherwise never be sent.
         if self.buffered and self.buffered + need > self.options.buffer_bytes:
             limit = self.options.buffer_bytes
             return f"{self.buffered} bytes have no outcome yet, and {need} more exceed buffer_bytes={limit}"
         return ""
 
     def _notify_consumer(self) -> None:
-        """Notify the consumer of the closed batch."""
+        """Wake the I/O thread (with a spool, the disk thread), because a batch is closed."""
         if self.spool is None:
             self.wake()
         else:
@@ -299,7 +298,7 @@ class Accumulator:
         batch = self._close_appender()
         batch.count = len(batch.values)
         batch.charge = batch.size - batch.free_bytes
-        # From here to `append`, no signal handler can run, because no Python function is called.
+        # No signal handler can run between here and `queue.append`, because these lines call no Python function.
         self._open = self._no_batch
         if batch.count:
             self.pending += 1
@@ -310,7 +309,7 @@ class Accumulator:
             self._notify_consumer()
 
     def seal(self, batch: Batch) -> None:
-        """Encode a closed batch, unless it is encoded already."""
+        """Encode a closed batch, unless it has its body already."""
         if not batch.body and not batch.done:
             encode_open(batch, self.options.compression)
 
@@ -320,11 +319,11 @@ class Accumulator:
             return self.pending_records + self.open_records()
 
     def open_records(self) -> int:
-        """Return the number of records in the open batch; a concurrent append may not be counted yet."""
+        """Return the number of records in the open batch, possibly without a record that another thread is appending."""
         return len(self._open.values)
 
     def flush(self, timeout: float | None) -> int:
-        """Close the open batch and wait up to `timeout` seconds for all outcomes. Return the number of records without one.
+        """Close the open batch and wait up to `timeout` seconds for all outcomes. Return the number of records without an outcome.
 
         Raises:
             UsageError: called in `on_delivery`.
@@ -347,7 +346,7 @@ class Accumulator:
         """Wait for an open epoch. Return None if `deadline` (monotonic) passed first.
 
         Raises:
-            TuttiError: the reason for which no epoch will open.
+            TuttiError: the producer has ended with this error, so no epoch will open.
             UsageError: called in `on_delivery` without an open epoch.
         """
         self.reject_reentry()
@@ -368,7 +367,7 @@ class Accumulator:
     def finished(self, batches: Iterable[Batch], committed: Resume | None = None) -> None:
         """Record the outcomes of resolved batches and publish them.
 
-        The counts change first, so that a thread that sees an outcome also sees the matching counts.
+        The counts change before `done` is set, so that a thread that sees an outcome also sees the new counts.
         """
         with self.lock:
             if committed is not None:
@@ -380,21 +379,22 @@ class Accumulator:
                 if batch.failure is not None:
                     self.keep_failure(batch.failure)
                 batch.finish()
-            # Notifying for each batch would cause a thread switch for each batch. So wait until a quarter of the buffer is free.
+            # Wake blocked senders only when a quarter of the buffer is free; waking them for each batch costs a thread switch each.
             if self.buffered <= self.options.buffer_bytes * 3 // 4:
                 self.space_freed.notify_all()
             self.close_idle()
             self.changed.notify_all()
 
     def cork(self) -> None:
-        """Delay single records until `uncork`, which is called before anything is sent."""
-        # with a spool, the disk thread writes while the I/O thread works, so a delay would gain nothing
+        """Keep the open batch open until `uncork`, even if no batch is in flight. The I/O thread calls `uncork` before it sends."""
+        # With a spool, the disk thread writes while the I/O thread handles answers, so a delay would gain nothing.
         self.corked = self.spool is None
 
     def uncork(self) -> None:
-        """End the delay of `cork`: close the open batch if no batch is in flight."""
+        """End the effect of `cork`: close the open batch if no batch is in flight."""
         self.corked = False
-        # No lock here, because every wakeup runs this line. `send` checks `corked` after its append, so that no record is missed.
+        # Test without the lock, because every wakeup runs this line; `send` checks `corked` after its append, so no record is
+        # missed.
         if self.pending <= self.pinned and self.open_records():
             self.close_idle()
 
@@ -405,7 +405,7 @@ class Accumulator:
                 self.close_open()
 
     def head(self) -> Batch | None:
-        """Return the next batch to send. If an interrupt prevented the encoding when the batch closed, encode it here."""
+        """Return the next batch to send, with its body. Encode the batch here if Ctrl-C prevented the encoding at its close."""
         if not self.queue:
             return None
         batch = self.queue[0]
@@ -420,12 +420,12 @@ class Accumulator:
         if until is None or until > now:
             return
         with self.lock:
-            # Before the lock was free, the batch may have closed and a new one may have opened.
+            # While this thread waited for the lock, the batch may have closed and a new one may have opened.
             if self.linger_until == until:
                 self.close_open()
 
     def set_opened(self, opened: Resume | None) -> None:
-        """Set the current epoch, or None when it ends."""
+        """Record that an epoch has opened at this point of the log; None records the end of the epoch."""
         with self.lock:
             self.opened = opened
             if opened is not None:
@@ -436,7 +436,7 @@ class Accumulator:
         """Remove and return all unsent batches, including the open one. With `stop`, reject new records until `lift_stop`."""
         with self.lock:
             if not self.ended:
-                # Under the same lock as `add`: each record is either returned here or rejected there.
+                # `add` uses the same lock, so each record is either in the returned batches or rejected by `add`.
                 self.stopped, self.ended = stop or self.stopped, ended
             self.close_open()
             batches = list(self.queue)
@@ -452,7 +452,7 @@ class Accumulator:
             self.ended = True
 
     def lift_stop(self) -> None:
-        """Accept records again after `resume()`. All earlier aborts count as seen, because `resume()` reports their result."""
+        """Accept records again after `resume()`. Earlier aborts count as seen, because `resume()` returns what committed."""
         with self.lock:
             for failure in self.failures:
                 failure.seen = failure.seen or isinstance(failure.error, Aborted)
@@ -463,14 +463,14 @@ class Accumulator:
         """Keep a failure for `first_failure`. Called with the lock."""
         if failure in self.failures:
             return
-        # The number is bounded: failures that the application has seen are dropped first, then the latest ones.
+        # At the limit, drop the failures that the application has seen; if there are none, drop the new failure.
         if len(self.failures) >= limits.FAILURES_KEPT_MAX:
             self.failures = [kept for kept in self.failures if not kept.seen]
         if len(self.failures) < limits.FAILURES_KEPT_MAX:
             self.failures.append(failure)
 
     def first_failure(self) -> Failure | None:
-        """Return the first failure that was not raised to the application, or None."""
+        """Return the first failure that the application has not seen, or None."""
         with self.lock:
             return next((failure for failure in self.failures if not failure.seen), None)
 
@@ -483,7 +483,7 @@ class Accumulator:
             "open a new Producer in the child"
         )
         failure = Failure(error)
-        # The parent reports the outcomes, so leaving the `with` block in the child must not raise this failure.
+        # The parent gets the outcomes, so the end of the `with` block in the child must not raise this failure.
         failure.seen = True
         for batch in (*batches, *self.queue, *(() if self._open is self._no_batch else (self._open,))):
             batch.callbacks = None

@@ -1,7 +1,7 @@
 """Appender of an open batch: the fast path of `send()`, without a lock, for one thread at a time.
 
-The C extension `_append.c` implements the same appender and takes a third of the time. It exists if a compiler was available at
-installation. `TUTTI_SWIFT=0` in the environment disables the extension.
+The C extension `_append.c` implements the same appender and takes a third of the time. Installation builds the extension if a C
+compiler is available. `TUTTI_SWIFT=0` in the environment disables the extension.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def _load_extension() -> ModuleType | None:
     if os.environ.get("TUTTI_SWIFT") == "0":
         return None
     try:
-        from tutti.batching import _append  # noqa: PLC0415 - the extension is optional, and the environment can disable it
+        from tutti.batching import _append  # noqa: PLC0415 - the extension may be missing, or disabled by the environment
     except ImportError:
         return None
     return _append if _append.FORM == _FORM else None
@@ -49,9 +49,9 @@ compiled = _load_extension()
 
 
 def open_appender(batch: Batch) -> tuple[Appender, Append]:
-    """Return an appender for the batch, and the callable that appends one item: see `generator`."""
+    """Return an appender for the batch, and the callable that appends one item (see `generator`)."""
     if compiled is not None:
-        # An object of the extension type is both the appender and the callable.
+        # An object of the C extension is both the appender and the callable.
         made = compiled.Appender(batch, Receipt)
         return made, made
     running = generator(batch)
@@ -60,7 +60,7 @@ def open_appender(batch: Batch) -> tuple[Appender, Append]:
 
 
 def with_fast_path(send: Method) -> Method:
-    """Return the method `send` of a producer; its fast path runs in C if the extension is available."""
+    """Return the method `send` of a producer, with a fast path in C if the extension is available."""
     if compiled is None:
         return send
     method: Any = functools.update_wrapper(compiled.Send(send), send)
@@ -68,18 +68,18 @@ def with_fast_path(send: Method) -> Method:
 
 
 def generator(batch: Batch) -> Generator[Receipt | None, Any, None]:
-    """Append records without progress, timestamp and headers; each `send` takes a value (bytes) or (value, key, on_delivery).
+    """Append records without progress, timestamp and headers. Each `send` takes a value (bytes), or (value, key, on_delivery).
 
     `send` returns the receipt, or None if the record needs the slow path. The generator ends when the batch has no free space. The
     thread that runs the generator has exclusive access to the batch, because two threads cannot run one generator. An exception
-    within a record, such as KeyboardInterrupt, also ends the generator.
+    during an append, such as KeyboardInterrupt, also ends the generator.
     """
     values, keys, times, free, clock = batch.values, batch.keys, batch.times, batch.free_bytes, _clock
     receipt: Receipt | None = None
     try:
         while True:
             item = yield receipt
-            # Most items are only a value, in a batch without keys; this fast branch has no other checks.
+            # Fast branch for the most frequent case: an item that is only a value, in a batch without keys.
             if item.__class__ is bytes and keys is None:
                 left = free - len(item) - RECORD_OVERHEAD_BYTES
                 if left < 0:
@@ -104,12 +104,12 @@ def generator(batch: Batch) -> Generator[Receipt | None, Any, None]:
             if keys is not None:
                 keys.append(key)
             if on_delivery is not None:
-                # The list is created with the first callback, because most batches have no callback.
+                # Create the list with the first callback, because most batches have no callback.
                 if batch.callbacks is None:
                     batch.callbacks = []
                 batch.callbacks += (receipt, on_delivery)
             times.append(clock())
     except BaseException:
-        # If the exception occurred between two columns, their lengths differ.
+        # After an exception between two appends, the columns have different lengths.
         batch.discard_partial()
         raise

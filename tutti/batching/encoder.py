@@ -1,7 +1,6 @@
 """Encoder: validates the application's records and encodes each batch once.
 
-An invalid argument fails at once, with its value in the message. The gateway's validation accepts every body that this module
-makes.
+An invalid argument raises at once, and the message contains the value. Every encoded body passes the validation of the gateway.
 """
 
 from __future__ import annotations
@@ -52,9 +51,9 @@ __all__ = [
     "validated_batch",
 ]  # fmt: skip
 
-#: Bytes of one record in a body besides key and value: offsets, timestamp, its share of the bitmaps.
+#: Bytes of one record in a body besides key and value: Arrow offsets, the timestamp, and validity bits.
 RECORD_OVERHEAD_BYTES = 21
-#: Bytes of a body besides its records: metadata of the Arrow message, padding of buffers.
+#: Bytes of a body besides its records: metadata of the Arrow message, and padding of buffers.
 BODY_OVERHEAD_BYTES = 1024
 _HEADER_OVERHEAD_BYTES = 16
 
@@ -106,7 +105,7 @@ def _check_bytes(what: str, data: object) -> bytes | None:
     if data is None or data.__class__ is bytes:
         return data
     if isinstance(data, bytes | bytearray | memoryview):
-        return memoryview(data).tobytes()  # copy the buffer, because a subclass of bytes may override __bytes__
+        return memoryview(data).tobytes()  # not bytes(data), because a subclass of bytes may override __bytes__
     raise UsageError(f"the {what} must be bytes or None, not {type(data).__name__} ({str(data)[:40]!r}): encode it first")
 
 
@@ -136,10 +135,11 @@ def _in_range(time_us: int, given: str) -> int:
 
 
 def _check_headers(headers: Iterable[Header]) -> Sequence[Header]:
+    # Strings and dicts are iterable, but their items are not pairs.
     if isinstance(headers, str | bytes | dict):
-        raise UsageError(f"headers must be pairs of a name and a value, not {type(headers).__name__}: use [(name, b'...'), ...]")
+        raise UsageError(f"headers must be a list of pairs (name, value), not {type(headers).__name__}: use [(name, b'...'), ...]")
     if not isinstance(headers, Iterable):
-        raise UsageError(f"headers must be pairs of a name and a value, not {type(headers).__name__}: use [(name, b'...'), ...]")
+        raise UsageError(f"headers must be a list of pairs (name, value), not {type(headers).__name__}: use [(name, b'...'), ...]")
     pairs = []
     for header in headers:
         if not _is_pair(header):
@@ -160,9 +160,9 @@ def _is_pair(header: object) -> bool:
 
 
 def encode_open(batch: Batch, compression: Compression) -> None:
-    """Encode the columns of an open batch: set its body and the header fields that depend on the body."""
+    """Encode the columns of an open batch: set the body and the fields of the frame header that depend on the body."""
     count = len(batch.values)
-    # Batches of one record are frequent, and numpy is slower for them.
+    # Batches of one record are frequent, and numpy is slow for a single value.
     if count == 1:
         times = [round(batch.times[0] * 1e6)]
         if batch.stamps:
@@ -177,7 +177,7 @@ def encode_open(batch: Batch, compression: Compression) -> None:
         batch.min_timestamp, batch.max_timestamp = int(stamps.min()), int(stamps.max())
         packed = stamps.tobytes()
     batch.count = count
-    # In the usual case, the body is assembled from its buffers, which takes a fraction of the time of Arrow's writer.
+    # Without headers and compression, assemble the body from its buffers, which is several times faster than Arrow's writer.
     if batch.headers is None and compression is None:
         body, raw_length = encode_plain(batch.keys, batch.values, packed)
         seal(batch, body, raw_length)
@@ -192,13 +192,13 @@ def encode_open(batch: Batch, compression: Compression) -> None:
 
 
 def _binary(values: Sequence[Any], kind: pa.DataType = _BINARY) -> pa.Array[Any]:
-    """Return a column of bytes. `pa.array` would import pandas if it is installed: 0.2 s and 40 MB at the first record."""
+    """Return a column of bytes without `pa.array`, which imports an installed pandas: 0.2 s and 40 MB at the first record."""
     count = len(values)
     nulls = None
     try:
         lengths = np.frombuffer(struct.pack(f"{count}i", *map(len, values)), np.int32)
     except TypeError:
-        # `len` failed because a value is None: build the validity bitmap, and encode None as an empty value.
+        # `len` failed because a value is None: build the validity bitmap, and store b"" for None.
         there = np.fromiter((value is not None for value in values), np.bool_, count)
         nulls = pa.py_buffer(np.packbits(there, bitorder="little").data)
         values = [value or b"" for value in values]
@@ -234,11 +234,11 @@ def encode_record_batch(batch: Batch, records: ValidatedBatch, compression: Comp
 
 
 def _encode(batch: Batch, records: pa.RecordBatch, compression: Compression) -> None:
-    # `encode_plain_batch` returned None: the batch has headers, or a bitmap that is not aligned to a byte.
     plain = encode_plain_batch(records) if compression is None else None
     if plain is not None:
         seal(batch, *plain)
         return
+    # Arrow's writer handles the rest: compression, headers, and bitmaps that do not begin at a byte boundary.
     body = memoryview(encode_batch(records, compression))
     seal(batch, body, raw_length_of(body, batch.remaining))
 
@@ -246,21 +246,21 @@ def _encode(batch: Batch, records: pa.RecordBatch, compression: Compression) -> 
 def seal(batch: Batch, body: bytes | memoryview, raw_length: int) -> None:
     """Set the body of a batch, which closes the batch."""
     crc = payload_crc(batch.progress, body)
-    # One assignment without a call, so that Ctrl-C cannot leave a partial state. A batch without a body is encoded again.
+    # Set all fields in one assignment, so that Ctrl-C leaves the batch either encoded or without a body.
     batch.crc, batch.raw_length, batch.size, batch.body = crc, raw_length, len(body), body
     batch.drop_columns()
 
 
 def largest_record(records: pa.RecordBatch) -> int:
-    """Return the bytes of key and value of the largest record."""
+    """Return the size of the largest record: the bytes of its key and value."""
     columns: list[Any] = [records.column(number) for number in (0, 1)]
     sizes = [pc.fill_null(pc.binary_length(column), 0).cast(pa.int64()) for column in columns]
     return int(pc.max(pc.add(sizes[0], sizes[1])).as_py())
 
 
 def drop_committed(batch: Batch, committed: int, compression: Compression) -> None:
-    """Remove from the body the first `committed` records, which are already in the log. Encode the rest again."""
-    # The body is the only copy of the records, because the columns were released when the body was encoded.
+    """Remove the first `committed` records, which are already in the log, and encode the rest again."""
+    # Decode the body, because `seal` released the columns.
     rest = decode_batch(batch.body).slice(committed)
     batch.trimmed += committed
     batch.first_sequence += committed
@@ -280,8 +280,8 @@ def validated_batch(records: object, now_us: int) -> ValidatedBatch:
     """Return the batch of `send_batch()` with its columns in order and missing columns filled (timestamp: `now_us`).
 
     Raises:
-        UsageError: this is not a record batch, or it is empty, has an unknown column, a wrong type, or nulls where none are
-            allowed.
+        UsageError: `records` is not a record batch, or it is empty, has an unknown column, a column of a wrong type, or nulls in
+            the column `timestamp`.
     """
     if not isinstance(records, pa.RecordBatch):
         raise UsageError(f"send_batch needs a pyarrow.RecordBatch, not {type(records).__name__}")
@@ -299,12 +299,12 @@ def validated_batch(records: object, now_us: int) -> ValidatedBatch:
     columns = [_column(records, names, name, count, now_us) for name in _COLUMNS]
     conformed = pa.RecordBatch.from_arrays(columns, schema=BATCH_SCHEMA)
     try:
-        # A gateway refuses a malformed batch, and the refusal ends the producer's epoch. So check for errors here.
+        # Validate here, because a refusal of a malformed batch by the gateway would end the producer's epoch.
         conformed.validate(full=True)
     except (pa.ArrowException, UnicodeDecodeError) as error:
         raise UsageError(f"the record batch is malformed: {str(error).splitlines()[0]}") from error
     low, high = timestamp_range(conformed.column(2)) if "timestamp" in names else (now_us, now_us)
-    # Arrow timestamps cover more years than the log accepts.
+    # Arrow timestamps cover more years than the log accepts (1 to 9999).
     if low < TIME_US_MIN or high > TIME_US_MAX:
         raise UsageError(f"column 'timestamp' has values from {low} to {high} us, outside of the years 1 to 9999")
     return ValidatedBatch(conformed, low, high)
@@ -325,7 +325,7 @@ def _column(records: pa.RecordBatch, names: list[str], name: str, count: int, no
         if column.null_count:
             raise UsageError(f"column 'timestamp' has {column.null_count} nulls: omit the column to use the current time")
     elif name == "headers":
-        # A column that has only nulls may have any type, because libraries give such columns different types.
+        # A column with only nulls may have any type, because libraries choose different types for it.
         if column.null_count != count and not _is_headers(column.type):
             raise _wrong_type(name, column.type, "list<struct<key: string not null, value: binary>>")
     elif not _is_binary(column.type):
@@ -344,7 +344,7 @@ def _null_column(name: str, count: int) -> pa.Array[Any]:
     return no_headers(count) if name == "headers" else pa.nulls(count, _BINARY)
 
 
-#: Cache of null columns: a producer often sends batches of the same length, and Arrow arrays are immutable.
+#: Cache of null columns, useful because a producer often sends batches of equal length; safe because Arrow arrays are immutable.
 _cached_null_column = lru_cache(limits.ABSENT_COLUMNS_KEPT)(_null_column)
 
 
@@ -374,11 +374,11 @@ def _is_headers(kind: pa.DataType) -> bool:
 def _headers(column: pa.Array[Any], count: int) -> pa.Array[Any]:
     if column.null_count == count:
         return no_headers(count)
-    # `list_flatten` respects the offsets and nulls of a slice; the child array alone does not.
+    # `list_flatten` applies the offsets and nulls of a slice, which the child array (`values`) ignores.
     entries: Any = pc.list_flatten(column)
     if entries.null_count or entries.field(0).null_count:
         raise UsageError("a header in column 'headers' has no name: headers must be pairs of a name and a value")
-    # Libraries differ in the names and the nullability of nested fields, so rebuild the column from its parts.
+    # Rebuild the column from its parts, because libraries differ in the names and the nullability of nested fields.
     there = column.is_valid()
     lengths = pc.fill_null(pc.list_value_length(column), 0).to_numpy(zero_copy_only=False).astype(np.int32)
     parts = [entries.field(0).cast(pa.string()), entries.field(1).cast(pa.binary())]

@@ -1,4 +1,4 @@
-"""Options of a producer for batching, validated."""
+"""Batching options of a producer, and their validation."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class BatchingOptions(NamedTuple):
     compression: Compression = None
     delivery_timeout: float = limits.DELIVERY_TIMEOUT_US / 1e6
     staged: bool = False  # records stay invisible until a transaction commits them
-    dead_letters_denied: bool = False  # a spool moves a batch to `refused/` if the producer has no right to write its topic
+    dead_letters_denied: bool = False  # the spool moves a batch to `refused/` if the producer may not write to the batch's topic
 
 
 def checked_options(
@@ -51,6 +51,6 @@ def checked_options(
 
 
 def check_bytes(what: str, value: object) -> None:
-    """Raise `UsageError` naming `what` unless `value` is a number of bytes."""
+    """Raise a `UsageError` that names the option `what`, unless `value` is an int."""
     if isinstance(value, bool) or not isinstance(value, int):
         raise UsageError(f"{what} must be a whole number of bytes, not {value!r}")

@@ -1,4 +1,4 @@
-"""Receipts and batches. A receipt is a reference to its batch and an index; all records of a batch share the batch's state."""
+"""Receipts and batches. A receipt contains its batch and an index, and all receipts of a batch share the batch's state."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ from tutti.errors import TuttiError, UsageError
 
 LOG = logging.getLogger("tutti.client")
 
-#: Marks the threads that set outcomes. These threads must not wait for receipts, because such a wait would never end.
+#: `here` is set in the threads that set outcomes. A wait for a receipt in such a thread would never end.
 outcome_thread = threading.local()
 
 
 def reject_in_callback(what: str, since: str = "it would delay all outcomes") -> None:
-    """Reject a call that waits in a thread that sets outcomes.
+    """Raise if a callback calls this, because a thread that sets outcomes must not wait.
 
     Args:
-        what: first part of the message: the call, and that it is not allowed.
-        since: second part of the message: the reason.
+        what: first part of the message, which names the rejected call.
+        since: second part of the message, which gives the reason.
 
     Raises:
         UsageError: called in `on_delivery`.
@@ -39,7 +39,7 @@ def reject_in_callback(what: str, since: str = "it would delay all outcomes") ->
 
 
 class SpoolPosition(NamedTuple):
-    """A position in a spool: after `records` records of segment `segment`. Positions compare in the order of sending."""
+    """A position in a spool: after `records` records of segment `segment`. An earlier position compares as less."""
 
     segment: int
     records: int
@@ -60,10 +60,10 @@ class QueryWait(Protocol):
     """The part of query tracking that receipts use: waits until a query has processed a record."""
 
     def wait(self, name: str, offset: int, count: int, timeout: float | None) -> int:
-        """Wait until query `name` has processed `count` records from `offset` on; return its position.
+        """Wait until query `name` has processed `count` records from `offset` on; return the query's position.
 
         Raises:
-            TimeoutError: the query has not processed them after `timeout` seconds.
+            TimeoutError: the query has not processed the records after `timeout` seconds.
         """
 
 
@@ -73,8 +73,11 @@ Header = tuple[str, bytes | None]
 class Record(NamedTuple):
     """One validated record, ready to append to a batch.
 
-    `stamp`: time in microseconds, None for the current time. `payload`: bytes of key and value. `size`: the record's size in bytes
-        in an encoded batch.
+    Attributes:
+        value, key, headers: as in `send`.
+        stamp: time in microseconds (None: the current time).
+        payload: bytes of key and value.
+        size: bytes of the record in an encoded batch.
     """
 
     value: bytes | None
@@ -86,7 +89,7 @@ class Record(NamedTuple):
 
 
 class Resume(NamedTuple):
-    """The sequence of the last committed record (0: none) and the last committed progress (b"": none) of a producer."""
+    """The point at which a producer resumes: its last committed sequence (0: none) and last committed progress (b"": none)."""
 
     sequence: int
     progress: bytes
@@ -97,10 +100,10 @@ class Spooled(NamedTuple):
 
     Attributes:
         records: number of records that are not known to be committed.
-        earlier: number of these records that earlier runs spooled; they have no receipts.
+        earlier: number of these records that earlier runs spooled and that have no receipts in this run.
         used_bytes: size of the directory.
         refused: number of records of this run that the gateways refused.
-        progress: the application's last spooled progress, b"" if there is none.
+        progress: the application's last spooled progress; b"" means none.
     """
 
     records: int
@@ -111,9 +114,9 @@ class Spooled(NamedTuple):
 
 
 class Failure:
-    """The reason why batches failed; all these batches share one object.
+    """The error of failed batches, which all batches with the same cause share.
 
-    `seen` is True once the reason was raised to the application.
+    The attribute `seen` is True once the application has seen the error.
     """
 
     __slots__ = ("error", "seen")
@@ -123,7 +126,7 @@ class Failure:
         self.seen = False
 
     def throw(self) -> None:
-        """Raise a copy, so that the tracebacks of several receipts do not accumulate in one exception."""
+        """Raise a copy of the error, so that tracebacks do not accumulate in one exception object."""
         self.seen = True
         raise copy.copy(self.error)
 
@@ -131,9 +134,9 @@ class Failure:
 class Batch:
     """Records that form one frame, from the first `send()` to their outcome.
 
-    An open batch collects columns. A closed batch has an immutable body, which may be sent more than once. The thread that calls
-    `send()` modifies an open batch. Only the I/O thread modifies a closed one. `done` is set last, so that a thread that sees
-    `done` also sees the outcome.
+    An open batch collects columns. A closed batch has one encoded body, which may be sent more than once. A thread that calls
+    `send()` appends to the open batch, and may close and encode it. After that, only the I/O thread and the spool's disk thread
+    modify the batch. `done` is set last, so that a thread that sees `done` also sees the outcome.
     """
 
     __slots__ = (
@@ -180,9 +183,9 @@ class Batch:
 
         Args:
             topic: topic of all records.
-            free_bytes: space for records.
+            free_bytes: number of bytes that the records may take.
             deadline: delivery deadline, monotonic time.
-            query_wait: waits for queries that process the batch; None for an unordered batch, which queries do not read.
+            query_wait: object that waits for queries (None for an unordered batch, because queries read only ordered records).
         """
         self.topic = topic
         self.query_wait = query_wait
@@ -191,14 +194,14 @@ class Batch:
         self.keys: list[bytes | None] | None = None  # None while no record has a key
         self.values: list[bytes | None] = []
         self.times: list[float] = []  # seconds, from the system clock
-        self.stamps: dict[int, int] | None = None  # index -> us, for records whose time the application gave
+        self.stamps: dict[int, int] | None = None  # index -> us, for records with a timestamp from the application
         self.headers: dict[int, Sequence[Header]] | None = None
-        # receipts and callbacks alternate in this flat list, because the garbage collector would track pairs
+        # A flat list in which receipts and callbacks alternate, because the garbage collector would track a tuple for each pair.
         self.callbacks: list[Any] | None = None
         self.progress = b""
         self.kind = int(Kind.BATCH)
         self.atomic = False  # one receipt represents all records
-        self.body: bytes | memoryview = b""  # empty while the batch is open, and again after it is finished
+        self.body: bytes | memoryview = b""  # encoded records; empty while the batch is open, and after its outcome
         self.codec: Literal["", "lz4", "zstd"] | None = ""  # compression of the body; "" means the producer's setting
         self.count = 0
         self.crc = 0
@@ -209,15 +212,15 @@ class Batch:
         self.charge = 0  # bytes counted against the producer's buffer
         self.first_sequence = 0  # 0: not sent yet
         self.transmitted = False
-        self.copies = 0  # number of copies that were sent and not refused
-        self.serial = 0  # running number of an unordered batch, over all lanes
+        self.copies = 0  # number of sent copies that a gateway has not refused
+        self.serial = 0  # running number of an unordered batch, counted over all lanes
         self.lane = ""  # the lane of an unordered batch
-        self.trimmed = 0  # number of leading records that were already committed; their offsets are not known
+        self.trimmed = 0  # number of leading records that another copy of the batch committed, at unknown offsets
         self.offset = OFFSET_UNKNOWN
         self.failure: Failure | None = None
         self.spool: SpoolWait | None = None  # the spool of the batch, if any
         self.spool_position: SpoolPosition | None = None  # None until the batch is durable in the spool
-        self.latch: Any = None  # a lock that is held until the outcome is set; the first waiter creates it
+        self.latch: Any = None  # a lock that the first waiter creates and that `finish` releases
         self.resolved = False  # the I/O thread knows the outcome
         self.done = False  # the outcome is published to all threads
 
@@ -247,7 +250,7 @@ class Batch:
 
     @property
     def remaining(self) -> int:
-        """The number of records in the body, without the `trimmed` ones."""
+        """The number of records in the body, which no longer contains the `trimmed` records."""
         return self.count - self.trimmed
 
     @property
@@ -262,7 +265,7 @@ class Batch:
         self.resolved = True
 
     def finish(self) -> None:
-        """Publish the outcome and wake all waiters. The caller runs the callbacks (`announce`)."""
+        """Publish the outcome and wake all waiters. The caller then runs the callbacks (`announce`)."""
         self.body = b""
         self.drop_columns()
         self.done = True
@@ -270,27 +273,27 @@ class Batch:
             self.latch.release()
 
     def drop_columns(self) -> None:
-        """Release the columns. The body has the records, or the records are not needed any more."""
+        """Release the columns, because the body contains the records, or because the batch has its outcome."""
         self.values, self.times = [], []
         self.keys = self.stamps = self.headers = None
 
     def discard_partial(self) -> None:
-        """Remove a partly appended record, after an exception such as KeyboardInterrupt between two columns."""
-        # A record is complete if every column has it.
+        """Remove an incomplete record, after an exception such as KeyboardInterrupt between two columns."""
+        # A record is complete if every column contains it.
         count = min(len(self.values), len(self.times), *([len(self.keys)] if self.keys is not None else []))
         del self.values[count:], self.times[count:]
         if self.keys is not None:
             del self.keys[count:]
         for named in (self.stamps, self.headers):
             if named is not None:
-                named.pop(count, None)  # otherwise the next record would get these headers
+                named.pop(count, None)  # otherwise the next record would get this timestamp and these headers
         callbacks = self.callbacks
         if callbacks and callbacks[-2].index >= count:
             del callbacks[-2:]
 
     def announce(self) -> None:
-        """Call the callbacks. Log exceptions of callbacks, so that a failing callback does not stop other deliveries."""
-        # Break the reference cycle: callbacks refer to receipts, and receipts refer to this batch.
+        """Call the callbacks. Log exceptions, so that a failing callback does not stop other deliveries."""
+        # Break the reference cycle: the batch refers to callbacks and receipts, and a receipt refers to its batch.
         callbacks, self.callbacks = self.callbacks, None
         if callbacks is None:
             return
@@ -299,7 +302,7 @@ class Batch:
         for receipt, callback in zip(pairs, pairs, strict=True):
             try:
                 callback(error, receipt)
-            except BaseException:  # a callback may raise SystemExit, which would end the I/O thread
+            except BaseException:  # includes SystemExit, which would end the I/O thread
                 LOG.exception("on_delivery of a record to topic %s raised", self.topic)
 
     def wait(self, timeout: float | None) -> None:
@@ -307,7 +310,7 @@ class Batch:
 
         Raises:
             TimeoutError: there is no outcome after `timeout` seconds.
-            UsageError: called in `on_delivery`, whose thread sets the outcomes, so the wait would never end.
+            UsageError: called in `on_delivery`. The wait would never end, because the same thread sets the outcomes.
         """
         reject_in_callback("result() of an undelivered record cannot be waited for", "result() would never return there")
         with _latches:
@@ -316,18 +319,18 @@ class Batch:
                 latch = threading.Lock()
                 latch.acquire()
                 self.latch = latch
-        if self.done:  # `finish` sets `done` before it checks the latch
+        if self.done:  # checked after the latch is set, because `finish` sets `done` before it checks the latch
             return
         if not latch.acquire(timeout=-1 if timeout is None else max(0.0, min(timeout, threading.TIMEOUT_MAX))):
             raise TimeoutError(f"no outcome after {timeout:g} s: the record is still in flight")
-        latch.release()  # lets the next waiter acquire it
+        latch.release()  # wake the next waiter
 
 
-_latches = threading.RLock()  # reentrant, because a signal handler may also wait
+_latches = threading.RLock()  # reentrant, because a signal handler may wait for a receipt while its thread holds the lock
 
 
 def _renew_after_fork() -> None:
-    global _latches  # noqa: PLW0603 - the old lock may belong to a thread that only the parent has
+    global _latches  # noqa: PLW0603 - the old lock may be held by a thread that only the parent has
     _latches = threading.RLock()
 
 
@@ -349,17 +352,17 @@ class Receipt(msgspec.Struct, gc=False, eq=False):
         return self.batch.done
 
     def result(self, timeout: float | None = None) -> int:
-        """Wait for the outcome and return the offset (of the first record, for a batch).
+        """Wait for the outcome and return the offset of the record, or of the first record of a batch.
 
-        The offset is -1 if the record committed and its offset is not known.
+        The offset is -1 if the record committed at an unknown offset.
 
         Raises:
-            Aborted: the record is in no committed log, and never will be.
-            Fenced: a newer instance of the producer took over. Whether the record committed is not known.
+            Aborted: the log does not contain the record and never will.
+            Fenced: a newer instance of the producer took over. It is unknown whether the record committed.
             TooLarge: the record or batch exceeds a limit.
-            Refused: the gateway rejects the record. Nothing of it is in the log.
+            Refused: the gateway rejected the record, so the log does not contain it.
             Unknown: the delivery deadline passed.
-            TimeoutError: no outcome after `timeout` seconds. The record may still commit.
+            TimeoutError: there is no outcome after `timeout` seconds. The record may still commit.
             UsageError: `timeout` is not a number of seconds.
         """
         batch = self.batch
@@ -374,14 +377,14 @@ class Receipt(msgspec.Struct, gc=False, eq=False):
     def spooled(self, timeout: float | None = None) -> None:
         """Wait until the record and all earlier records of the producer are durable in its spool on this disk.
 
-        If the disk survives, a spooled record commits once, even after failures of the process, the host or the gateways. The
-        record is sent by this producer, or by the next producer with this spool.
+        If the disk survives, a spooled record commits once, even after failures of the process, the host or the gateways. This
+        producer, or the next producer with this spool, sends the record.
 
         Raises:
             TimeoutError: the record is not durable after `timeout` seconds, for example because the disk is full.
-            DiskFailed: the disk failed. Whether the record is durable is not known.
-            TuttiError: as `result`, for example `TooLarge` or `Fenced`: the record failed before it was durable.
-            UsageError: the producer has no spool, `timeout` is not a number, or the call is in `on_delivery`.
+            DiskFailed: the disk failed. It is unknown whether the record is durable.
+            TuttiError: the record failed before it was durable, for example with `TooLarge` or `Fenced`.
+            UsageError: the producer has no spool, `timeout` is not a number, or `on_delivery` makes the call.
         """
         batch = self.batch
         if timeout is not None:
@@ -397,21 +400,21 @@ class Receipt(msgspec.Struct, gc=False, eq=False):
     def processed_by(self, query: str, timeout: float | None = None) -> int:
         """Wait until a Spark query or a named reader has processed the record, or all records of a batch.
 
-        A query with a name (option `queryName` of the source) commits its position at the end of each micro-batch. At that time the
-        query's sink has the output of the micro-batch. The position is an offset of the log. A record that the query does not read,
-        because of its topics or its start offset, counts as processed once the position is above it. If a query starts again at a
-        lower offset, for example with a new checkpoint, the record counts as processed when the query reaches it again. A producer
-        that has already seen the record as processed keeps that result.
+        A query with a name (option `queryName` of the source) commits its position, an offset of the log, after each micro-batch.
+        At that time the query's sink has the output of the micro-batch. A record below the position counts as processed, even if
+        the query does not read the record's topic. If a query starts again at a lower offset, for example with a new checkpoint,
+        the record counts as processed when the query reaches the record again. A producer that has already seen the record as
+        processed keeps that result.
 
         Returns:
-            The position of the query: all records below it are processed.
+            The position of the query; all records below the position are processed.
 
         Raises:
-            TuttiError: as `result`, for example `Aborted` or `Fenced`: the record is not known to be committed.
-            TimeoutError: after `timeout` seconds there is no outcome, or the query has not processed the record. The message has
-                the position of the query, or states that no query of that name has reported a position.
+            TuttiError: the record is not known to be committed, for example `Aborted` or `Fenced`.
+            TimeoutError: the record has no outcome, or the query has not processed the record, after `timeout` seconds. The message
+                contains the position of the query, or states that no query with that name has reported a position.
             Unavailable: no gateway answered for a minute.
-            UsageError: the record is unordered, the name is malformed, `timeout` is not a number, or the call is in `on_delivery`.
+            UsageError: the record is unordered, the name is malformed, `timeout` is not a number, or `on_delivery` makes the call.
         """
         check_name("query", query)
         if timeout is not None:
@@ -427,7 +430,7 @@ class Receipt(msgspec.Struct, gc=False, eq=False):
 
     @property
     def offset(self) -> int | None:
-        """The offset (of the first record, for a batch) of a committed record, else None; -1 if it is not known."""
+        """The offset of a committed record, or of the first record of a batch; -1 if it is unknown. None without a commit."""
         return self._offset() if self.batch.done and self.batch.failure is None else None
 
     @property
@@ -442,17 +445,20 @@ class Receipt(msgspec.Struct, gc=False, eq=False):
 
     @property
     def lane(self) -> str:
-        """The lane of an unordered record, as `Reader` takes it (`origin`); empty before the outcome and for ordered records."""
+        """The lane of an unordered record, in the form of `Reader(origin=...)`; empty for ordered and for unsent records."""
         return self.batch.lane
 
     @property
     def left(self) -> bool:
-        """True if the record was passed to a connection. A failed record for which this is False is in no log."""
+        """True if this process may have sent the record. A failed record that was not sent is in no log.
+
+        Two cases are exceptions: a spooled record, which a later run sends, and a record in a forked child, which the parent sends.
+        """
         return self.batch.transmitted
 
     @property
     def error(self) -> TuttiError | None:
-        """The error of a failed record, None otherwise."""
+        """The error of a failed record; None for other records."""
         return self.batch.failure.error if self.batch.done and self.batch.failure else None
 
     def _offset(self) -> int:
@@ -470,5 +476,5 @@ class Receipt(msgspec.Struct, gc=False, eq=False):
         return f"<Receipt topic={self.batch.topic} offset={self._offset()} count={self.count}>"
 
 
-#: Called in the I/O thread with the error (None: committed) and the receipt.
+#: A callback of the application. The I/O thread calls it with the error (None: the record committed) and the receipt.
 OnDelivery = Callable[[TuttiError | None, Receipt], Any]

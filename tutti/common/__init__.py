@@ -1,1 +1,1 @@
-"""Common helpers: addresses, credentials, durations, JSON fields, fork."""
+"""Helpers that several packages use: addresses, credentials, durations, JSON fields, fork handlers."""

@@ -19,7 +19,7 @@ from tutti.errors import ConfigError, UsageError, remedy
 from tutti.security.user_files import check_private, read_limited, read_toml
 from tutti.zmtp import z85
 
-if TYPE_CHECKING:  # at run time, only clients with keys import the cryptography
+if TYPE_CHECKING:  # at run time, only clients with keys import the cryptography library
     from tutti.zmtp.curve import CurveClientHandshake
 
 FILE_VARIABLE, TOKEN_VARIABLE = "TUTTI_TOKEN_FILE", "TUTTI_TOKEN"
@@ -28,17 +28,19 @@ _KEYS = frozenset({"token", "certificates", "gateways"})
 
 
 class Credentials:
-    """Credentials that authenticate a client. Credentials can be pickled, and their representation contains no secret.
+    """Credentials that authenticate a client. Credentials can be pickled, and `repr()` shows no secret.
+
+    The client connects only to gateways whose public keys are in the credentials, so that no other peer gets the token.
 
     Args:
-        token: the token; empty for a gateway of the group, which its key authenticates.
-        server_keys: gateway name -> public key (Z85 text), or a path of `group.keys`. The client connects to these gateways only.
-        certificates: PEM text, or a `Path`, of the CAs of the gateways' TLS certificates; the default is those of the system.
-        own: the client's public and secret key (Z85 text), if a key authenticates the client; the default is a random pair.
+        token: the token; empty for a gateway of the group, which uses its key instead.
+        server_keys: gateway name -> public key (Z85 text), or a path of `group.keys`.
+        certificates: PEM text, or a `Path`, of the CAs of the gateways' TLS certificates; by default those of the system.
+        own: the client's public and secret key (Z85 text), if a key authenticates the client; by default a random pair.
 
     Raises:
         ConfigError: a file cannot be read, or is malformed.
-        UsageError: no key of a gateway is given. A token is sent only to gateways whose keys are known.
+        UsageError: `server_keys` is empty, or the token or a key is malformed.
     """
 
     def __init__(
@@ -62,10 +64,10 @@ class Credentials:
         self.server_keys = dict(keys)
         self.certificates = certificates if isinstance(certificates, str) else _text_of(certificates)
         self._own = own
-        self.calling()  # raises an error here if a key is malformed
+        self.calling()  # raises now if a key is malformed
 
     def __repr__(self) -> str:
-        """Return a representation without the token, because the text may be logged."""
+        """Return a text without the token, because the text may be logged."""
         return f"<credentials for {', '.join(self.server_keys)}>"
 
     @classmethod
@@ -91,7 +93,7 @@ class Credentials:
 
     @classmethod
     def of_gateway(cls, secret_key: str | Path, public_keys: str | Path) -> Credentials:
-        """Return the credentials of a gateway of the group. Its key authenticates the gateway.
+        """Return the credentials of a gateway of the group, which its secret key authenticates.
 
         Raises:
             ConfigError: a file cannot be read, or is malformed.
@@ -106,7 +108,7 @@ class Credentials:
         Raises:
             UsageError: a key is malformed.
         """
-        from tutti.zmtp.curve import KEY_BYTES, CurveClientHandshake, KeyPair  # noqa: PLC0415 - imports the crypto only for clients with keys
+        from tutti.zmtp.curve import KEY_BYTES, CurveClientHandshake, KeyPair  # noqa: PLC0415 - loads cryptography only with keys
 
         def decoded(key: object) -> bytes:
             try:
@@ -121,10 +123,10 @@ class Credentials:
         return CurveClientHandshake([decoded(key) for key in self.server_keys.values()], own)
 
     def headers(self, location: str) -> list[tuple[bytes, bytes]]:
-        """Return the headers of a call to a reads port.
+        """Return the headers of a call to a reads port, which contain the token.
 
         Raises:
-            ConfigError: the connection is not encrypted, and would expose the token.
+            ConfigError: the connection would expose the token, because it is not encrypted.
         """
         if not self.token:
             return []
@@ -137,9 +139,9 @@ class Credentials:
 
 
 def from_environment() -> Credentials | None:
-    """Return the credentials of the environment, or None if it has none.
+    """Return the credentials that environment variables name, or None without these variables.
 
-    TUTTI_TOKEN_FILE names the file, and TUTTI_TOKEN replaces the token in the file.
+    TUTTI_TOKEN_FILE names a credentials file, and TUTTI_TOKEN replaces the token in the file.
 
     Raises:
         ConfigError: the file is unusable, or TUTTI_TOKEN is set alone.
@@ -156,7 +158,7 @@ def from_environment() -> Credentials | None:
 
 
 def given(credentials: object) -> Credentials | None:
-    """Return credentials from an application's argument: a `Credentials`, the path of a file, or None for the environment's.
+    """Return the credentials that an application passed: a `Credentials`, the path of a file, or None (use the environment).
 
     Raises:
         UsageError: the argument has another type.

@@ -1,4 +1,4 @@
-"""Durations that applications give."""
+"""Deadlines, and validation of the durations that applications pass."""
 
 from __future__ import annotations
 
@@ -22,25 +22,25 @@ class Deadline:
         self._at = time.monotonic() + seconds
 
     def left(self) -> float:
-        """Return the seconds until the deadline, 0 after it."""
+        """Return the seconds until the deadline; 0 if it has passed."""
         return max(0.0, self._at - time.monotonic())
 
 
 def check_seconds(what: str, value: object) -> None:
-    """Raise unless `value` is a valid duration.
+    """Check that `value` is a valid duration in seconds.
 
     Raises:
-        UsageError: the value is not a number, negative, or longer than the longest possible wait. The message names `what`.
+        UsageError: the value is not a number, is negative, or exceeds `threading.TIMEOUT_MAX`. The message contains `what`.
     """
     if not _is_number(value) or not 0 <= value <= _LONGEST_S:
         raise UsageError(f"{what} must be a number of seconds, not {value!r}")
 
 
 def check_wait(value: object) -> None:
-    """Raise unless `value` is a valid timeout. A negative timeout is valid and has expired, because callers pass `deadline - now`.
+    """Check that `value` is a valid timeout in seconds. A negative value is an expired timeout: callers pass `deadline - now`.
 
     Raises:
-        UsageError: the value is not a number, or longer than the longest possible wait.
+        UsageError: the value is not a number, or exceeds `threading.TIMEOUT_MAX`.
     """
     if not _is_number(value) or not value <= _LONGEST_S:
         raise UsageError(f"timeout must be a number of seconds, not {value!r}")

@@ -1,9 +1,9 @@
-"""Extraction of fields from JSON objects, as the bytes of the source.
+"""Extraction of fields from JSON objects, unconverted, as the bytes of the JSON text.
 
-A JSON library reads a number into 64 bits: 12345678901234567890123 becomes a float, and 1.10 becomes 1.1. So two different ids
-could become the same key. Therefore this module never converts a field that becomes the key or the value of a record.
+A JSON library converts a number to 64 bits: 12345678901234567890123 becomes a float, and 1.10 becomes 1.1. Two different ids could
+become the same key. So this module never converts a field that becomes the key or the value of a record.
 
-Every limit depends on the text alone, so that the same row is valid or invalid in every run.
+All limits depend only on the text, so that the same row is valid or invalid in every run.
 """
 
 from __future__ import annotations
@@ -17,21 +17,21 @@ import msgspec
 import numpy as np
 from msgspec import Raw
 
-#: Deepest nesting of arrays and objects. The decoder's own limit is near 900, and depends on the caller's stack.
+#: Maximum nesting of arrays and objects. The decoder's own limit is near 900, but varies with the depth of the caller's stack.
 DEPTH_MAX = 512
 _SHALLOW_BYTES = 2 * DEPTH_MAX  # a shorter text cannot be nested deeper
 
 _VALUE = msgspec.json.Decoder(Raw)
 _TEXT = msgspec.json.Decoder(str)
 _STRING = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"')
-_STEPS = bytes.maketrans(b"[{]}", b"\x01\x01\xff\xff")  # an opening bracket goes one level down, a closing one goes one level up
+_STEPS = bytes.maketrans(b"[{]}", b"\x01\x01\xff\xff")  # as int8: +1 for an opening bracket, -1 for a closing bracket
 _NO_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
-_PLAIN = re.compile(r'[^"\\/\x00-\x1f]*')  # names that can be spelled differently only with \\u
+_PLAIN = re.compile(r'[^"\\/\x00-\x1f]*')  # names that JSON text can spell in another way only with \u escapes
 _ESCAPED_NAME = re.compile(rb'\\u[^"\\]*"\s*:')
 
 
 class _Name:
-    """The name of a member. Two names are never equal, so that a dict keeps members with the same name."""
+    """The name of a JSON member. No two names are equal, so that a dict keeps all members with the same name."""
 
     __slots__ = ("text",)
 
@@ -43,10 +43,10 @@ _MEMBERS: msgspec.json.Decoder[dict[_Name, Raw]] = msgspec.json.Decoder(dict[_Na
 
 
 class NotJson(ValueError):
-    """The text is not JSON. `what` is the error, and `column` its position in bytes, from 1."""
+    """The text is not JSON. The attribute `what` is the error, and `column` its position in bytes, from 1."""
 
     def __init__(self, what: str, column: int) -> None:
-        """Compose the message."""
+        """Compose the message from the error and its position."""
         super().__init__(f"it is not JSON: {what}, at column {column}")
         self.what, self.column = what, column
 
@@ -55,7 +55,7 @@ class NotAnObject(ValueError):
     """The JSON value is not an object."""
 
     def __init__(self) -> None:
-        """Compose the message."""
+        """Create the error with its fixed message."""
         super().__init__("it is not a JSON object, so it has no fields")
 
 
@@ -76,7 +76,7 @@ class JsonFields:
             fields = [(attribute, Raw, Raw()) for attribute in attributes.values()]
             rename = {attribute: name for name, attribute in attributes.items()}
             self._struct = msgspec.json.Decoder(msgspec.defstruct("Fields", fields, rename=rename, gc=False))
-            # The extra attribute is needed because attrgetter returns no tuple for a single name.
+            # With `__class__` as an extra name, attrgetter returns a tuple even for a single field.
             self._fields = attrgetter("__class__", *(attributes[name] for name in names))
 
     def of(self, text: bytes) -> list[bytes]:
@@ -88,7 +88,7 @@ class JsonFields:
             ValueError: `text` is nested too deeply, or has one of the fields more than once.
         """
         try:
-            # A name may occur twice, once with and once without escapes. Few objects without duplicates need the slow path.
+            # Take the slow path if a field may occur twice: its name occurs twice in the text, or a name is written with escapes.
             slow = b"\\u" in text and _ESCAPED_NAME.search(text) is not None
             for name in self._spelled:
                 slow = slow or text.count(name) > 1
@@ -106,7 +106,7 @@ class JsonFields:
         return found
 
     def _from_members(self, text: bytes) -> list[bytes]:
-        """Decode all members, which is slower and detects duplicate fields."""
+        """Return the fields by decoding all members, which is slower but detects duplicate fields."""
         found: dict[str, bytes] = {}
         for name, field in _MEMBERS.decode(text).items():
             if name.text in found and name.text in self._names:
@@ -117,7 +117,7 @@ class JsonFields:
 
 
 def check_json(text: bytes) -> None:
-    """Raise unless `text` (UTF-8) is one JSON value.
+    """Check that `text` (UTF-8) is one JSON value.
 
     Raises:
         NotJson: `text` is not a JSON value.
@@ -132,19 +132,19 @@ def check_json(text: bytes) -> None:
 
 
 def field_bytes(field: bytes) -> bytes | None:
-    """Return a field as a key or value: a string as UTF-8, null or a missing field as None, any other field as its bytes."""
+    """Return a field as a record's key or value: a string as UTF-8, null or a missing field as None, others as JSON text."""
     if field[:1] == b'"':
         return _TEXT.decode(field).encode() if b"\\" in field else field[1:-1]
     return None if field in (b"", b"null") else field
 
 
 def text_of(field: bytes) -> str:
-    """Return the text of a field that is a JSON string, or the source text of any other field."""
+    """Return the text of a field: the decoded text of a JSON string, or the JSON text of any other field."""
     return _TEXT.decode(field) if field[:1] == b'"' else field.decode()
 
 
 def _check_depth(text: bytes) -> None:
-    """Raise for valid JSON that is nested deeper than `DEPTH_MAX`."""
+    """Raise ValueError if valid JSON text is nested deeper than `DEPTH_MAX`."""
     if text.count(b"[") + text.count(b"{") <= DEPTH_MAX:
         return
     steps = np.frombuffer(_STRING.sub(b"", text).translate(_STEPS, _NO_BRACKETS), np.int8)
@@ -160,17 +160,17 @@ def _error_of(error: Exception, text: bytes) -> ValueError:
         return ValueError(_TOO_DEEP)
     message = str(error).removeprefix("JSON is malformed: ")
     at = error_position(message)
-    if "truncated" in message and b"\\ud" in text.lower():  # msgspec has the same message for both errors
+    if "truncated" in message and b"\\ud" in text.lower():  # msgspec also reports half of a surrogate pair as truncated
         message = "the text ends too early, or has half of a surrogate pair"
     return NotJson(message.partition(" (byte")[0].lower(), len(text) + 1 if at is None else at + 1)
 
 
 def error_position(message: str) -> int | None:
-    """Return the position in bytes, from 0, that a message of msgspec names, or None."""
+    """Return the byte position (from 0) in an error message of msgspec; None if the message has no position."""
     _, _, number = message.partition("(byte ")
     if not number.rstrip(")").isdigit():
         return None
-    return int(number.rstrip(")")) - ("trailing" in message)  # for "trailing", msgspec reports the second byte after the value
+    return int(number.rstrip(")")) - ("trailing" in message)  # for trailing data, msgspec reports one byte too far
 
 
 def _excerpt(text: bytes) -> str:

@@ -1,4 +1,4 @@
-"""Protection against deadlock: a signal handler must not call a producer that it has interrupted in the same thread."""
+"""Protection against deadlock when a signal handler calls the producer that it has interrupted in the same thread."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from tutti.errors import UsageError
 
 
 def apart(lock: Any, taker: Any) -> None:
-    """Reject a call by a signal handler that interrupted the holder of `lock` (an `RLock`), or a running appender (a generator).
+    """Reject a call by a signal handler that interrupted code with `lock` (an `RLock`), or the appender `taker` (a generator).
 
     Raises:
-        UsageError: this is such a call. The state is unchanged.
+        UsageError: a signal handler makes the call. The state is unchanged.
     """
-    # `_is_owned` is private, but threading.Condition uses it too.
+    # `_is_owned` is a private method of `RLock`, but `threading.Condition` depends on it too.
     if lock._is_owned() or (getattr(taker, "gi_running", False) and _runs_in_this_thread(taker)):
         raise UsageError(
             "a signal handler called a producer that it interrupted in its own thread: set a flag in the handler, or pass the "
@@ -33,5 +33,5 @@ def _runs_in_this_thread(taker: Any) -> bool:
 
 
 def is_from_call(error: BaseException) -> bool:
-    """Return True if the called C function or generator raised the error; False if an interrupting signal handler raised it."""
+    """Return True if a called C function or generator raised the error, False if an interrupting signal handler raised it."""
     return error.__traceback__ is None or error.__traceback__.tb_next is None

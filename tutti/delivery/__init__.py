@@ -1,1 +1,1 @@
-"""Delivery: sessions, windows and epochs of a producer, sans-I/O."""
+"""Delivery: sessions, windows and epochs of a producer, without I/O (sans-I/O)."""

@@ -1,4 +1,4 @@
-"""Lane registry: the state that all lanes of one producer share, including the state of earlier lanes and of other gateways."""
+"""Lane registry: the state that all lanes of one producer share, with former lanes and with gateways that cannot be used."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ class LaneRegistry:
         accumulator: the accumulator of unordered batches.
         gateways: gateways of the group, name -> url, from the latest Welcome.
         unusable: gateway name -> reason why the gateway was skipped; cleared when a lane accepts a batch.
-        bound: the lanes that have a session at present.
-        resolved: unpublished outcomes of batches that are in no lane.
+        bound: the lanes to which a sender is bound at present.
+        resolved: batches in no lane that have an outcome, which is not published yet.
     """
 
     def __init__(self, ordered: OrderedDelivery, accumulator: Accumulator) -> None:
@@ -37,13 +37,12 @@ class LaneRegistry:
         self.unusable: dict[str, str] = {}
         self.bound: set[str] = set()
         self.resolved: list[Batch] = []
-        # State of each lane that was ever used. This state stays small, because a group has few gateways and lanes are rarely lost.
+        # The state of each lane that the producer has used is never deleted: a group has few gateways, and lanes are rarely lost.
         self._serial = 0  # serial of the last batch of any lane
         self._serials: dict[str, int] = {}  # lane -> serial of its last batch
-        self._next: dict[str, tuple[Epoch, int]] = {}  # lane -> epoch, and the next sequence in that epoch
-        self._unknown_next: dict[str, Epoch] = {}  # lane -> the epoch in which its next sequence is unknown
-        # gateways that were in a minority at the last attempt; cleared when a lane accepts a batch
-        self._in_minority: set[str] = set()
+        self._next: dict[str, tuple[Epoch, int]] = {}  # lane -> latest epoch in the lane, and the next sequence in this epoch
+        self._unknown_next: dict[str, Epoch] = {}  # lane -> epoch in which the next sequence of the lane is unknown
+        self._in_minority: set[str] = set()  # gateways that were in a minority when tried; cleared when a lane accepts a batch
 
     @property
     def epoch(self) -> Epoch:
@@ -52,25 +51,25 @@ class LaneRegistry:
 
     @property
     def timeout(self) -> str:
-        """The delivery timeout, as text for errors."""
+        """The delivery timeout, as text for error messages."""
         return f"{self.accumulator.options.delivery_timeout:g} s (delivery_timeout)"
 
     # -- gateways
 
     def update_gateways(self, welcome: client_protocol.Welcome) -> None:
-        """Adopt the gateways and limits of a Welcome."""
+        """Store the list of gateways and the limits that a Welcome contains."""
         if welcome.state == "primary" or not self.gateways:
             self.gateways = dict(welcome.gateways)
         self.accumulator.frame_bytes_max = min(welcome.frame_bytes_max, limits.BODY_BYTES_MAX)
         self.accumulator.raw_bytes_max = min(welcome.raw_bytes_max, limits.RAW_BYTES_MAX)
 
     def refusal_reason(self, welcome: client_protocol.Welcome) -> str:
-        """Return the reason why new batches cannot go into the lane of that gateway; empty if they can."""
+        """Return the reason why the lane of that gateway cannot get new batches; empty if it can."""
         name, lane = welcome.gateway, welcome.lane
         if lane in self.bound:
             return f"gateway {name} already has a session of this producer"
         if welcome.state in NO_NEW_UNORDERED and name not in self._in_minority and len(welcome.gateways) > 1:
-            self._in_minority.add(name)  # if all other gateways are unreachable, the next attempt uses this gateway
+            self._in_minority.add(name)  # skip this gateway once; if no other gateway is reachable, the next attempt uses it
             return f"gateway {name} is {welcome.state}"
         if self._unknown_next.get(lane) == self.epoch:
             self.ordered.end_epoch_when_idle()
@@ -80,16 +79,16 @@ class LaneRegistry:
     # -- lanes
 
     def next_sequence(self, lane: str, epoch: Epoch) -> int:
-        """Return the next sequence in a lane, in an epoch."""
+        """Return the next sequence of a lane in an epoch; 1 for an epoch that the lane has not seen."""
         known, sequence = self._next.get(lane, ((0, 0), 1))
         return sequence if known == epoch else 1
 
     def note_end(self, lane: str, epoch: Epoch, next_sequence: int) -> None:
-        """Remember the next sequence of a lane when its session ends."""
+        """Remember the next sequence of a lane when its sender unbinds."""
         self._next[lane] = epoch, next_sequence
 
     def mark_next_unknown(self, lane: str, epoch: Epoch) -> None:
-        """Mark the next sequence of a lane as unknown: the lane gets no more batches in this epoch."""
+        """Mark the next sequence of a lane as unknown, so that the lane gets no more batches in this epoch."""
         self._unknown_next[lane] = epoch
 
     # -- batches
@@ -105,9 +104,9 @@ class LaneRegistry:
         self.unusable.clear()
 
     def requeue(self, lane: str, window: Window) -> None:
-        """Move batches that are not in that lane, and never will be, from the window back to the head of the queue.
+        """Move batches that are not in the lane, and never will be, from the window back to the head of the queue.
 
-        A batch stays in the window if a newer batch went to another lane, because moving it there would break the producer's order.
+        A batch stays in the window if a newer batch went to another lane, because there the older batch would follow the newer one.
         """
         overtaken = max((serial for name, serial in self._serials.items() if name != lane), default=0)
         batches = window.withdraw(overtaken)
@@ -116,7 +115,7 @@ class LaneRegistry:
                 self.accumulator.queue.extendleft(reversed(batches))
 
     def fail_topic(self, topic: str, error: TuttiError) -> None:
-        """Fail the batches of that topic at the head of the queue. None of them was sent."""
+        """Fail the batches of that topic at the head of the queue. No gateway can still accept a queued batch."""
         queue = self.accumulator.queue
         refused: list[Batch] = []
         while queue and queue[0].topic == topic:

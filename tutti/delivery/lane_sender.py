@@ -1,8 +1,8 @@
 """Lane sender: sends unordered batches to one gateway, which stores them in its own lane.
 
-A batch is sent again only to the same gateway, with the same sequence. In a different lane, the batch would count as a new message.
-The producer number and the epoch come from the ordered delivery. Sequences start with 1 in each epoch of each lane. NOTES.md has
-the theory of operation and the failure cases.
+The sender repeats a batch only to the same lane, with the same sequence, because a different lane would store a duplicate. The
+producer number and the epoch come from the ordered delivery. Sequences start with 1 in each epoch of each lane. tutti/NOTES.md
+contains the rules and the failure cases.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ _ELSEWHERE = ELSEWHERE | {"lane"}
 
 
 class LaneSender(Sender):
-    """Unordered batches of one producer for one gateway's lane. Called by one thread.
+    """Sends unordered batches of one producer into the lane of one gateway. Called by one thread.
 
     Attributes:
         lane: the lane whose sequences the window uses, as in `Welcome.lane`; empty while the sender is looking for a gateway.
-        gateway: name of that gateway.
-        closed: True if the lane gets no new batches; its session ends when all of its batches have outcomes.
-        epoch_ended: True if the gateway has reported the end of the epoch; batches in flight get their outcomes before the next
-            epoch begins.
+        gateway: name of the gateway that has the lane.
+        closed: True if the lane gets no new batches; the session ends when all batches of the lane have outcomes.
+        epoch_ended: True if the gateway has reported the end of the epoch; before the next epoch begins, no copy of a batch may be
+            in doubt.
     """
 
     def __init__(self, registry: LaneRegistry, identity: Identity) -> None:
-        """Create a lane that is not bound to a gateway yet."""
+        """Create a sender that is not bound to a lane yet."""
         super().__init__(identity, registry.accumulator, unordered=True)
         self.lane = self.gateway = ""
         self.closed = self.epoch_ended = False
@@ -46,22 +46,22 @@ class LaneSender(Sender):
 
     @property
     def accepted(self) -> bool:
-        """Always True, so that a lane that finds no gateway does not end the producer."""
+        """Always True, so that the producer does not end if this sender finds no gateway."""
         return True
 
     @property
     def only_gateway(self) -> tuple[str, str]:
-        """The gateway to which batches without an outcome were sent."""
+        """Name and url of the gateway that has the lane; empty while the sender may use any gateway."""
         return (self.gateway, self._registry.gateways.get(self.gateway, "")) if self.lane else ("", "")
 
     # -- events
 
     def disconnected(self) -> None:
-        """See `Sender.disconnected`. Unsent batches may go to any gateway."""
+        """See `Sender.disconnected`. Unsent batches go back to the queue, because any gateway may take them."""
         super().disconnected()
         self.closed = False
         self._requeue()
-        # If a batch may be in the lane, the next session must be with the same gateway.
+        # A batch that is still in the window may be in the lane, so the next session must be with the same gateway.
         if not len(self.window):
             self.unbind()
 
@@ -87,13 +87,13 @@ class LaneSender(Sender):
         return session.state is State.OPEN and not (self.closed or self.epoch_ended or session.drop)
 
     def ready(self, now: float) -> bool:
-        """Return True if a new batch may be sent at once."""
+        """Return True if the lane accepts a new batch at once, without a retry delay."""
         return self.accepts_batches and self.session.retry_at <= now
 
     # -- binding to a gateway
 
     def _on_welcome(self, welcome: client_protocol.Welcome) -> None:
-        # The sequences of this session belong to the old lane. After the reconnect, `_open` decides what happens to the batches.
+        # The window's sequences belong to the old lane, so reconnect; then `_open` decides what happens to the batches.
         if self.session.state is State.OPEN and welcome.lane != self.lane:
             self.session.leave(f"gateway {welcome.gateway} now has lane {welcome.lane or '(none)'}")
             return
@@ -104,10 +104,7 @@ class LaneSender(Sender):
             self.closed, self.session.trouble = True, f"gateway {welcome.gateway} is {welcome.state}"
 
     def _open(self, welcome: client_protocol.Welcome) -> None:
-        """Use the lane of that gateway.
-
-        If the lane cannot be used, disconnect from the gateway. A lane does not request an epoch.
-        """
+        """Use the lane of that gateway, without an epoch request; disconnect from the gateway if its lane cannot be used."""
         if self.lane and welcome.gateway == self.gateway and welcome.lane and welcome.lane != self.lane:
             self._fail_all(f"its disk with the lane {self.lane} was lost")
         reason = self._refusal_reason(welcome)
@@ -142,16 +139,16 @@ class LaneSender(Sender):
         self.epoch_ended = False
         session.number, session.epoch = epoch
         session.requested_epoch = session.epoch
-        # A lane that is bound again in the same epoch continues its sequences.
+        # A lane continues its sequences if a sender binds to it again in the same epoch.
         self.window.next_sequence = self._registry.next_sequence(self.lane, epoch)
 
     @property
     def _epoch(self) -> Epoch:
-        """The epoch of the sent batches. The epoch of the ordered delivery may be newer."""
+        """Producer number and epoch of the sent batches. The ordered delivery may be in a newer epoch."""
         return self.session.number, self.session.epoch
 
     def unbind(self) -> None:
-        """Release the lane once it has no batches; the next session may use any gateway."""
+        """Release the lane, which has no batches in flight; the next session may use any gateway."""
         if self.lane:
             self._registry.note_end(self.lane, self._epoch, self.window.next_sequence)
             self._registry.bound.discard(self.lane)
@@ -181,9 +178,9 @@ class LaneSender(Sender):
                 session.trouble = f"unexpected answer: {answer!r}"
 
     def _on_fenced(self, answer: client_protocol.FencedAnswer) -> None:
-        """Handle the end of the epoch at the lane: the batch is not in the lane, and never will be."""
+        """Handle the answer that the epoch has ended: the named batch is not in the lane, and never will be."""
         ordered = self._registry.ordered
-        # A newer instance of the producer has begun an epoch; this is not the next epoch of this instance.
+        # This instance did not request the newer epoch, so another instance of the producer has begun it.
         if answer.epoch > ordered.session.requested_epoch:
             ordered.fenced(answer.epoch)
             return
@@ -194,7 +191,7 @@ class LaneSender(Sender):
         """Move the batches of a finished epoch to the next epoch, once no copy of them can still enter the lane."""
         self._requeue()
         session, window = self.session, self.window
-        # Otherwise the lane could get a copy from the old epoch and a second copy from the new epoch.
+        # Wait while a copy is in doubt: the lane could store the old copy, and a second copy in the new epoch.
         if window.in_doubt or not self._registry.ordered.session.running or session.state is not State.OPEN:
             return
         if self._registry.epoch != self._epoch:
@@ -209,19 +206,19 @@ class LaneSender(Sender):
         if isinstance(answer, client_protocol.Expected):
             self._on_expected(answer.sequence, now)
             return
-        # If a batch was sent more than once, the lane may still accept another copy.
+        # Only one copy is refused; if the batch was sent more than once, the lane may still accept another copy.
         self.window.mark_rejected(answer.first_sequence, all_copies=False)
         if not answer.retry and answer.code not in NOT_KNOWN_YET:
             self._on_refused(answer)
             return
         session.trouble = f"{answer.reason} ({answer.code})"
         if answer.code == "topic":
-            # The number may come from a different gateway with a longer log, so request it from this gateway.
+            # The topic number may come from another gateway, whose log is longer, so request the number from this gateway.
             session.topics.clear()
         elif answer.code == "producer" and ordered.session.number != session.number:
-            self.epoch_ended = True  # the log deleted the producer's state, and the producer has a new number
+            self.epoch_ended = True  # the log deleted the producer's state, and the ordered delivery has a new producer number
         elif answer.code == "producer" and not session.may_back_off_longer:
-            ordered.reopen_epoch(now)  # the log may have deleted the producer's state
+            ordered.reopen_epoch(now)  # after repeated refusals, assume that the log has deleted the producer's state
         self._back_off(now, answer.code)
 
     def _on_refused(self, answer: client_protocol.RefusedAnswer) -> None:
@@ -238,7 +235,7 @@ class LaneSender(Sender):
         else:
             own = TooLarge(text) if answer.code == "too_large" else Refused(text, answer.code)
             later = Aborted(f"{text}. These records were sent later, and are in no lane")
-        # The lane has a gap at this sequence, so it cannot accept later batches of this epoch either.
+        # Without this batch, the lane has a gap, so it accepts no later batch of this epoch.
         window.fail_at(answer.first_sequence, Failure(own))
         window.fail_from(answer.first_sequence, Failure(later))
         self._mark_next_unknown()
@@ -248,8 +245,8 @@ class LaneSender(Sender):
         window = self.window
         oldest = window.oldest
         if oldest is None or now < self.session.retry_at:
-            return  # nothing to send, or a repeated answer to the same gap: the first answer has queued everything again
-        # Either a batch was lost, or all batches arrived and their receipts were lost. Sending again resolves both cases.
+            return  # no batch in flight, or a repeated answer about the same gap: the first answer has queued all batches again
+        # Either a batch was lost, or all batches arrived and their receipts were lost; sending again resolves both cases.
         if sequence == window.next_sequence or window.batch_at(sequence) is not None:
             self._back_off(now, "gap")
             return
@@ -259,9 +256,9 @@ class LaneSender(Sender):
         )
 
     def _back_off(self, now: float, code: str) -> None:
-        """Queue everything again after a delay. Batches that this gateway refuses temporarily may go to another gateway."""
+        """Queue all batches again after a delay. Batches that this gateway refuses temporarily may go to another gateway."""
         session, elsewhere = self.session, code in _ELSEWHERE
-        # Stay connected: batches in flight get their outcomes only from this gateway.
+        # Pass the code "gap", with which the session stays connected: only this gateway can answer the batches in flight.
         super()._back_off(now, "gap" if elsewhere else code)
         if elsewhere and session.welcome is not None and len(session.welcome.gateways) > 1:
             self.closed = True
@@ -277,7 +274,7 @@ class LaneSender(Sender):
     # -- moving and failing batches
 
     def _requeue(self) -> None:
-        """Move batches that are certainly not in the lane back to the queue."""
+        """Move batches that are certainly not in the lane back to the producer's queue."""
         self._registry.requeue(self.lane, self.window)
 
     def _mark_next_unknown(self) -> None:
@@ -288,14 +285,14 @@ class LaneSender(Sender):
         self._registry.fail_topic(topic, error)
 
     def _expire_batches(self, now: float) -> None:
-        """Enforce the delivery deadline: the oldest batch fails with `Unknown`.
+        """Enforce the delivery deadline: if the oldest batch is too old, all batches in flight fail with `Unknown`.
 
-        Later batches must not overtake it, so they fail too.
+        Later batches fail too, because they must not overtake the oldest batch.
         """
         late = self.window.oldest
         if late is None or late.deadline > now:
             return
-        self._requeue()  # batches that are certainly not in the lane may go to another lane until their own deadline
+        self._requeue()  # until its own deadline, a batch that is certainly not in the lane may go to another lane
         if len(self.window):
             trouble = f"; last error: {self.session.trouble}" if self.session.trouble else ""
             self._fail_all(f"there is no outcome after {self._registry.timeout}{trouble}")
@@ -303,11 +300,11 @@ class LaneSender(Sender):
     def _fail_all(self, why: str) -> None:
         """Fail all batches with an unknown outcome.
 
-        If one of the batches may be in the lane, the lane's next sequence is unknown. The lane then gets no more batches in this
+        If one of the batches may be in the lane, the lane's next sequence is unknown, and the lane gets no more batches in this
         epoch.
         """
         self._requeue()
-        # `_requeue` left batches of which no copy can be accepted, because newer batches of the producer are in another lane.
+        # These batches are in no lane; `_requeue` did not move them, because newer batches of the producer are in another lane.
         rest = self.window.withdraw()
         oldest = self.window.oldest
         if oldest is not None:

@@ -1,6 +1,6 @@
-"""Ordered delivery: sends batches to gateways in successive epochs, and returns the outcomes to the accumulator. Sans-I/O.
+"""Ordered delivery: sends batches to gateways in successive epochs, and returns the outcomes to the accumulator (sans-I/O).
 
-Theory of operation and failure cases: NOTES.md.
+tutti/NOTES.md contains the rules and the failure cases.
 """
 
 from __future__ import annotations
@@ -26,17 +26,16 @@ class OrderedDelivery(Sender):
     """The ordered delivery of one producer. Called by one thread."""
 
     def __init__(self, identity: Identity, accumulator: Accumulator, source: BatchSource | None = None) -> None:
-        """Deliver the batches of the accumulator, or of the spool that takes its batches (`source`)."""
+        """Deliver the batches of the accumulator, or of a spool between accumulator and delivery (`source`)."""
         super().__init__(identity, accumulator, source)
-        # if the epoch is already taken, a starting instance tries the next epoch, and a running instance is fenced
+        # If another instance has taken the requested epoch, a starting instance requests the next one; a running one is fenced.
         self._starting = True
         self._tries = 0
-        self._epoch_failure: Failure | None = None  # the failure for the batches of the finished epoch that did not commit
-        # the sequence of the batch whose refusal ended the epoch, and the batch's failure
-        self._refused: tuple[int, Failure] | None = None
-        self._active = 0.0
+        self._epoch_failure: Failure | None = None  # the failure for those batches of the finished epoch that did not commit
+        self._refused: tuple[int, Failure] | None = None  # sequence and failure of the batch whose refusal ended the epoch
+        self._active = 0.0  # time of the last sign that the log keeps the producer's state
         self._due_at = 0.0  # time of the next action that does not depend on a batch to send
-        self._last_epoch = 0  # this epoch ends once none of its batches is in flight
+        self._last_epoch = 0  # the epoch to end as soon as none of its batches is in flight; 0 for none
 
     # -- events
 
@@ -67,13 +66,13 @@ class OrderedDelivery(Sender):
                 self._send_batches(now)
 
     def next_time(self, now: float) -> float:
-        """See `Sender.next_time`. The caller asks for the time again after each event that may change it."""
+        """See `Sender.next_time`. The caller calls this again after each event that may change the time."""
         due, linger = super().next_time(now), self.accumulator.linger_until
         self._due_at = due if linger is None else min(due, linger)
         return self._due_at
 
     def may_send(self, now: float) -> bool:
-        """Return True if the next batch of the queue could be sent at once."""
+        """Return True if nothing delays the first batch of the queue: no epoch change, full window or missing topic number."""
         queue, session = self.source.queue, self.session
         if not queue or self._epoch_ends or not session.may_send(now):
             return False
@@ -89,7 +88,7 @@ class OrderedDelivery(Sender):
 
     @property
     def _has_staged(self) -> bool:
-        """True if staged batches may wait for a transaction. The end of their epoch drops them."""
+        """True if staged batches may wait for a transaction. The log drops them when their epoch ends."""
         return self.accumulator.options.staged and self.window.committed.sequence > 0
 
     def reopen_epoch(self, now: float) -> None:
@@ -101,7 +100,7 @@ class OrderedDelivery(Sender):
         """Stop delivering; fail all batches without an outcome with `error`."""
         self.session.transition(Event.END)
         failure = Failure(error)
-        # Drain the window first: a spool also returns batches in flight that have no outcome, and each batch must fail only once.
+        # Empty the window first: `drain_unsent` of a spool also returns batches in flight, and each batch must fail only once.
         self.window.fail_from(0, failure)
         for batch in self.source.drain_unsent(error, ended=True):
             self.window.fail(batch, failure)
@@ -114,7 +113,7 @@ class OrderedDelivery(Sender):
     def _send_batches(self, now: float) -> None:
         window, source = self.window, self.source
         queue = source.queue
-        # One batch without a topic number delays all later batches, because sequences follow the order of `send()`.
+        # A batch without a topic number delays all later batches, because sequences follow the order of `send()`.
         while not self._epoch_ends and (batch := source.head()) is not None:
             if not window.has_capacity(batch) or not self.knows_topic(batch):
                 break
@@ -123,10 +122,10 @@ class OrderedDelivery(Sender):
             self._active = now
 
     def _renew_idle(self, now: float) -> None:
-        """Begin a new epoch if an unnamed producer was idle, before the log could delete its state after an hour.
+        """Begin a new epoch after half an idle hour of an unnamed producer, because the log deletes its state after an hour.
 
-        A producer with staged batches keeps its epoch, because the end of the epoch would drop them. The log keeps the state of
-        such a producer for a day.
+        A producer with staged batches keeps its epoch, because the log drops staged batches when their epoch ends. The log keeps
+        the state of a producer with staged batches for a day.
         """
         idle = now - self._active > _IDLE and self.session.state is State.OPEN
         if idle and is_nameless(self.name) and not self._has_staged:
@@ -140,7 +139,7 @@ class OrderedDelivery(Sender):
             self.source.finished(resolved, self.window.committed)
         while self.accumulator.rejected:
             resolved.append(self.accumulator.rejected.popleft())
-        # Run the callbacks last: they may send, and they must see the counts and outcomes of all these batches.
+        # Run the callbacks last: they may send, and they must see the outcomes of all batches and the new counts.
         for batch in resolved:
             batch.announce()
 
@@ -169,7 +168,7 @@ class OrderedDelivery(Sender):
             case client_protocol.Denied():
                 self._on_denied(answer, now)
             case client_protocol.FencedAnswer():
-                # An answer for the requested epoch or an earlier epoch concerns an old copy that this instance sent.
+                # A `Fenced` for the requested epoch or an earlier one concerns an old copy that this instance sent itself.
                 if answer.producer == self.session.number and answer.epoch > self.session.requested_epoch:
                     self.fenced(answer.epoch)
             case client_protocol.AbortedAnswer() | client_protocol.RefusedAnswer() | client_protocol.Expected():
@@ -196,7 +195,7 @@ class OrderedDelivery(Sender):
         subject = f"records of producer {self.name!r} from sequence {answer.first_sequence}"
         if isinstance(answer, client_protocol.AbortedAnswer):
             failure = Failure(Aborted(f"{subject} were aborted: {answer.reason}. They and all later records are in no log"))
-            # Batches below this sequence may have committed. Their outcome is known when the next epoch begins.
+            # Batches below the aborted sequence may have committed; their outcome is known when the next epoch begins.
             failed = self.window.fail_from(answer.first_sequence, failure)
             self._end_epoch(failure, failed, now)
         elif answer.retry or answer.code in NOT_KNOWN_YET:
@@ -206,8 +205,7 @@ class OrderedDelivery(Sender):
             else:
                 session.repeat_requests(now)
         elif session.running:
-            # The refusal concerns this copy only. Another copy may be in flight, so the batch is resolved when the next epoch
-            # begins.
+            # The refusal concerns one copy, and another may still commit, so `_begin_epoch` resolves the batch.
             text = f"{subject} were refused: {answer.reason}"
             own = TooLarge(text) if answer.code == "too_large" else Refused(text, answer.code)
             self._refused = answer.first_sequence, Failure(own)
@@ -218,7 +216,7 @@ class OrderedDelivery(Sender):
         window, session = self.window, self.session
         oldest = window.oldest
         if oldest is None or now < session.retry_at:
-            return  # nothing to send, or a further answer to one gap: the first answer queued everything again
+            return  # no batch in flight, or a repeated answer about the same gap: the first answer has queued all batches again
         if not oldest.first_sequence <= sequence <= window.next_sequence:
             text = (
                 f"the gateway expects sequence {sequence} of producer {self.name!r}, which has outcomes for all records "
@@ -226,7 +224,7 @@ class OrderedDelivery(Sender):
                 "the gateway serves another log, or its log lost committed records"
             )
             if sequence < oldest.first_sequence and session.welcome is not None and len(session.welcome.gateways) > 1:
-                # A gateway in a minority may not have a number that another gateway has acknowledged, so try the others.
+                # A gateway in a minority may lack records that the group has committed, so try the other gateways.
                 session.trouble = f"{text}, or this gateway lags behind its group (sequence)"
                 session.back_off(now, "not_primary")
             else:
@@ -249,7 +247,7 @@ class OrderedDelivery(Sender):
             self.window.rewind()
         else:
             self._begin_epoch(answer, renumbered=renumbered)
-        # Set this last: `_begin_epoch` still needs the previous epoch.
+        # Set the epoch last, because `_begin_epoch` needs the previous epoch.
         session.epoch = session.requested_epoch
         self._starting, self._tries = False, 0
 
@@ -258,8 +256,8 @@ class OrderedDelivery(Sender):
         if answer.epoch < session.requested_epoch or session.state is not State.OPENING:
             return  # an answer to an earlier request
         self._tries += 1
-        # An unnamed producer has no other instance that could fence it, so the log must have deleted its state. The producer may
-        # start again if no batch is in doubt.
+        # Only one instance has the random name of an unnamed producer, so the log must have deleted its state.
+        # The producer then starts again, unless a batch is in flight.
         if not self._starting and not (is_nameless(self.name) and not len(self.window)):
             self.fenced(answer.epoch)
         elif self._tries > limits.EPOCH_TRIES_MAX:
@@ -273,12 +271,12 @@ class OrderedDelivery(Sender):
             session.request_epoch(now)
 
     def _begin_epoch(self, opened: client_protocol.EpochOpened, *, renumbered: bool) -> None:
-        """Resolve the batches of the previous epoch, using the sequence at which the new epoch begins.
+        """Resolve the batches of the previous epoch: `opened.sequence` is the last committed sequence.
 
         With `renumbered`, the producer has a new number, because the log had deleted its state.
         """
         window = self.window
-        # Which batches committed was recorded in the state that the log has deleted.
+        # The log deleted the state that contained the last committed sequence, so the outcome of these batches is unknown.
         if len(window) and (renumbered or self._epoch_failure is None):
             text = (
                 f"the log deleted the state of producer {self.name!r}, which has a new number now: whether records in "
@@ -289,13 +287,13 @@ class OrderedDelivery(Sender):
             return
         cause = self._refused[1] if self._refused is not None else self._epoch_failure
         if self._epoch_failure is not None:
-            # The log has all batches up to this sequence, even if their receipts were lost. The log will never have the others.
+            # The log contains all batches up to this sequence, even if their receipts were lost, and will never contain later ones.
             window.commit_upto(opened.sequence)
             if len(window):
                 if self._refused is not None:
                     window.fail_at(*self._refused)
                 window.fail_from(0, self._epoch_failure)
-                # unsent batches fail too, because the application could not have known of the failure
+                # Unsent batches fail too, because the application sent them before it knew of the failure.
                 self._fail_unsent(self._epoch_failure)
             self._epoch_failure = self._refused = None
         if self.session.epoch and self._has_staged:
@@ -307,7 +305,7 @@ class OrderedDelivery(Sender):
         self.source.set_opened(window.committed)
 
     def _staged_lost(self, cause: Failure | None) -> TuttiError:
-        """Return the error of a producer whose epoch ended with its staged batches; the message begins with the cause."""
+        """Return the error for a producer whose staged batches were dropped with their epoch; the message begins with the cause."""
         lost = f"the end of epoch {self.session.epoch} of producer {self.name!r} dropped all staged records: stage them again"
         if cause is None:
             return Refused(f"the log opened another epoch: {lost}", "staged")
@@ -326,7 +324,7 @@ class OrderedDelivery(Sender):
         self.end(Fenced(text))
 
     def _fail_topic(self, topic: str, error: TuttiError) -> None:
-        """See `Sender._fail_topic`. If the producer uses progress, all later batches also fail."""
+        """See `Sender._fail_topic`. If the producer uses progress, all later batches also fail, to keep the progress contiguous."""
         failure = Failure(error)
         queue = self.source.queue
         while queue and queue[0].topic == topic:
@@ -337,13 +335,13 @@ class OrderedDelivery(Sender):
     def _end_epoch(self, failure: Failure, failed: bool, now: float) -> None:
         """End the current epoch, and request the next one.
 
-        Unsent batches fail, so that they do not overtake a batch that has failed (`failed`) or may fail. Batches in flight are
-        resolved when the next epoch begins.
+        Unsent batches fail, so that they do not overtake a batch that has failed (`failed`) or may fail. `_begin_epoch` resolves
+        the batches in flight.
         """
         session = self.session
         if failed or session.running:
             self._fail_unsent(failure)
-        if session.running:  # if not running, this is a repeated answer about the same end of the epoch
+        if session.running:  # otherwise the epoch has ended already, and this answer repeats that
             self._epoch_failure = failure
             self.source.set_opened(None)
             session.request_next_epoch(now)
@@ -358,7 +356,7 @@ class OrderedDelivery(Sender):
             self.window.fail(batch, failure)
 
     def _expire_batches(self, now: float) -> None:
-        """Enforce the delivery deadline: the oldest batch fails with `Unknown`, and so do later ones, to keep the order."""
+        """Enforce the delivery deadline: if the oldest batch is too old, it and all later batches fail, to keep the order."""
         late, session = self._oldest(), self.session
         if late is None or late.deadline > now:
             return
@@ -372,14 +370,14 @@ class OrderedDelivery(Sender):
         LOG.warning("%s", error)
         failure = Failure(error)
         self.window.fail_from(0, failure)
-        # If the failed batch had a sequence, there is a gap, and only a new epoch can continue after it.
+        # A failed batch with a sequence leaves a gap, after which only a new epoch can continue.
         if late.first_sequence and session.running:
             self._end_epoch(failure, True, now)
         else:
             self._fail_unsent(failure)
 
     def _oldest(self) -> Batch | None:
-        """Return the oldest closed batch. (An open batch needs no check: it is newer, or closes when its linger ends, before its
-        deadline.)
+        """Return the oldest closed batch. The open batch is newer, and closes before its deadline (`delivery_timeout` >
+        `linger`).
         """
         return self.window.oldest or (self.source.queue[0] if self.source.queue else None)

@@ -17,12 +17,12 @@ from tutti.delivery.session import NOT_ALLOWED, Greeting, Identity, Session, Sta
 from tutti.delivery.window import Window
 from tutti.errors import ConfigError, FormatError, NotAllowed, Refused, TuttiError
 
-#: Codes of refusals for ids that this gateway's log does not have yet. Another gateway may already have registered them.
+#: Codes of refusals for a topic, epoch or producer that another gateway has registered and this gateway's log lacks so far.
 NOT_KNOWN_YET = frozenset({"topic", "epoch", "producer"})
 
 
 class BatchSource(Protocol):
-    """Source of a sender's batches: an accumulator, or the spool that takes the accumulator's batches.
+    """Source of a sender's batches: an accumulator, or a spool between accumulator and sender.
 
     Attributes:
         queue: batches to send, in order.
@@ -31,13 +31,13 @@ class BatchSource(Protocol):
     queue: deque[Batch]
 
     def head(self) -> Batch | None:
-        """Return the first batch of the queue, encoded."""
+        """Return the first batch of the queue with its encoded body; None if the queue is empty."""
 
     def finished(self, batches: Iterable[Batch], committed: Resume | None = None) -> None:
         """Record the outcomes of resolved batches and publish them."""
 
     def set_opened(self, opened: Resume | None) -> None:
-        """Set the current epoch, or None when it ends."""
+        """Record that an epoch has opened at this point of the log; None records the end of the epoch."""
 
     def drain_unsent(self, stop: TuttiError | None, ended: bool = False) -> list[Batch]:
         """Remove and return all unsent batches. With `stop`, reject new records."""
@@ -52,7 +52,7 @@ class Sender(abc.ABC):
     Attributes:
         name: name of the producer.
         accumulator: the accumulator to which the application adds records.
-        source: provides the batches and gets their outcomes: the accumulator, or the spool that takes the accumulator's batches.
+        source: provides the batches and gets their outcomes: the accumulator, or a spool between accumulator and sender.
         window: batches that have sequences and no outcome yet.
         session: the session with the gateway.
     """
@@ -67,25 +67,26 @@ class Sender(abc.ABC):
         self.source: BatchSource = source or accumulator
         self.window = Window(options.compression, unordered, options.staged)
         self.session = Session(identity, self.window)
-        self._refused_ahead: set[str] = set()  # topics whose refusal arrived before a batch of the topic was first in the queue
+        # Topics that were requested early and refused, before one of their batches was first in the queue.
+        self._refused_ahead: set[str] = set()
 
     @abc.abstractmethod
     def end(self, error: TuttiError) -> None:
-        """Stop delivering; fail everything with `error`."""
+        """End the producer; fail all batches without an outcome with `error`."""
 
     @abc.abstractmethod
     def _on_answer(self, answer: client_protocol.FromGateway, now: float) -> None:
-        """Handle an answer that is not a receipt."""
+        """Handle an answer other than a receipt."""
 
     @abc.abstractmethod
     def _fail_topic(self, topic: str, error: TuttiError) -> None:
-        """Fail the batches of a topic at the head of the queue. None of them was sent."""
+        """Fail the batches of a topic at the head of the queue. No gateway can still accept a queued batch."""
 
     # -- for the session connection
 
     @property
     def accepted(self) -> bool:
-        """True if a gateway accepted the producer before."""
+        """True if a gateway has ever accepted the producer."""
         return self.session.epoch > 0
 
     @property
@@ -116,10 +117,10 @@ class Sender(abc.ABC):
     # -- answers
 
     def _on_receipts(self, data: bytes, now: float) -> bool:
-        """Handle committed batches. Return True if one of them was in flight."""
+        """Handle receipts of committed batches. Return True if one of the batches was in flight."""
         progressed, session, window = False, self.session, self.window
         for producer, first_sequence, offset, epoch, count in client_protocol.decode_receipts(data):
-            # Receipts of an earlier epoch are ignored: their batches got their outcomes when the current epoch began.
+            # Ignore receipts of an earlier epoch, because its batches got their outcomes when the current epoch began.
             if producer == session.number and epoch == session.epoch:
                 progressed = window.commit(first_sequence, count, offset) or progressed
         if progressed:
@@ -127,7 +128,10 @@ class Sender(abc.ABC):
         return progressed
 
     def _greet(self, welcome: client_protocol.Welcome) -> Greeting | None:
-        """Pass a Welcome to the session. If the gateway serves a different log, end the producer and return None."""
+        """Pass a Welcome to the session. If the gateway serves a different log, end the producer and return None.
+
+        Otherwise return why the gateway sent the Welcome.
+        """
         try:
             return self.session.on_welcome(welcome)
         except Refused as error:
@@ -135,7 +139,7 @@ class Sender(abc.ABC):
             return None
 
     def _on_denied(self, answer: client_protocol.Denied, now: float) -> None:
-        """Handle the refusal of a request; `request` is 0 for a refusal of the session."""
+        """Handle the refusal of a request, or of the whole session (`answer.request` is 0)."""
         session = self.session
         if answer.code == "hello":
             session.on_unknown(now)
@@ -148,7 +152,7 @@ class Sender(abc.ABC):
         elif answer.code in NOT_ALLOWED and topic is None and (answer.request == 0 or is_epoch):
             self.end(NotAllowed(f"producer {self.name!r} is not authorised: {answer.reason}", answer.code))
         elif answer.request == 0:
-            # The gateway refused the session; another gateway may accept it.
+            # The gateway refused the session, which another gateway may accept.
             session.leave(text)
         elif answer.retry:
             session.trouble = text
@@ -162,26 +166,26 @@ class Sender(abc.ABC):
             self.end(Refused(f"producer {self.name!r} was refused: {text}", answer.code))
 
     def _back_off(self, now: float, code: str) -> None:
-        """Queue everything again after a delay; see `Session.back_off`."""
+        """Queue all batches again after a delay; see `Session.back_off`."""
         self.session.back_off(now, code)
 
     # -- topics
 
     def knows_topic(self, batch: Batch) -> bool:
-        """Return True if the topic of the queue's first batch has its number.
+        """Return True if the session knows the topic number of `batch`, the first batch of the queue.
 
-        If the number is missing, request it together with the missing numbers of the next batches. Separate requests would take a
-        round trip each.
+        Otherwise request the number, together with the missing numbers of the next batches, which saves a round trip for each
+        topic.
         """
         session = self.session
         if session.topics.get(batch.topic, 0):
             return True
-        # The batch is first in the queue now, and the early refusal may be outdated, so request the topic again.
+        # An early refusal of this topic may be outdated, so request the topic again now that its batch is first.
         self._refused_ahead.discard(batch.topic)
-        # Take the lock, because other threads append to the queue and an append would break the iteration.
+        # Iterate under the lock, because other threads append to the queue, and an append would break the iteration.
         with self.accumulator.lock:
             topics = dict.fromkeys(one.topic for one in itertools.islice(self.source.queue, limits.TOPICS_AHEAD))
-        # Keep only topics that are still in the queue, so that the set stays small.
+        # Forget topics that are no longer at the head of the queue, so that the set stays small.
         self._refused_ahead &= topics.keys()
         for topic in topics:
             if topic not in self._refused_ahead:
@@ -189,10 +193,9 @@ class Sender(abc.ABC):
         return False
 
     def _on_topic_refused(self, topic: str, error: TuttiError) -> None:
-        """Fail the batches of a rejected topic once one of them is first in the queue. Earlier batches of other topics are sent
-        first.
+        """Fail the batches of a refused topic, if one of them is first in the queue.
 
-        If the topic was requested early, it is requested again at that time.
+        Otherwise remember the refusal: earlier batches of other topics are sent first, and then the topic is requested again.
         """
         queue = self.source.queue
         if queue and queue[0].topic == topic:
@@ -203,13 +206,13 @@ class Sender(abc.ABC):
     # -- sending
 
     def _send_window(self, now: float) -> list[list[Buffer]]:
-        """Send queued batches of the window, and return their messages."""
+        """Put messages with the queued batches of the window into the outbox, and return these messages."""
         session, window = self.session, self.window
         awaited = window.awaits_answer
         messages = list(window.messages(session.number, session.epoch, session.topic_number))
         session.outbox.extend(messages)
         if window.awaits_answer and not awaited:
-            session.received(now)  # the gateway must answer from now on, so the silence timeout starts now
+            session.received(now)  # the first unanswered batch starts the silence timeout
         return messages
 
     def next_time(self, now: float) -> float:
@@ -218,11 +221,11 @@ class Sender(abc.ABC):
         due = session.due()
         if oldest is not None and oldest.deadline < due:
             due = oldest.deadline
-        # A delay counts only if something is waiting for its end.
+        # The end of the retry delay matters only if a batch is waiting for it.
         if now < session.retry_at < due and session.state is State.OPEN and (self.window.has_unsent or self.source.queue):
             due = session.retry_at
         return due
 
     def _oldest(self) -> Batch | None:
-        """Return the batch with the earliest deadline."""
+        """Return the batch with the earliest delivery deadline, or None."""
         return self.window.oldest

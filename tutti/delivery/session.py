@@ -1,8 +1,8 @@
-"""Session: the control messages exchanged with one gateway at a time: handshake, epoch, topics, and detection of a silent gateway.
+"""Session: the control messages to and from one gateway at a time: handshake, epoch, topics, and detection of a silent gateway.
 
-The module is sans-I/O: the caller passes in answers and the time, and sends the messages in `outbox`. The table below is the state
-machine; NOTES.md has the theory of operation and the failure cases. A `Sender` owns a session and decides what each answer means
-for its batches.
+The module is sans-I/O: the caller passes in answers and the time, and sends the messages in `outbox`. The table `TRANSITIONS` is
+the state machine. tutti/NOTES.md contains the rules and the failure cases. A `Sender` owns a session and decides what each answer
+means for the batches.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class Event(enum.Enum):
     END = "end"
 
 
-#: The state machine; an absent transition is illegal.
+#: The state machine: (state, event) -> next state. A missing entry is an illegal transition.
 TRANSITIONS: dict[tuple[State, Event], State] = {
     (State.OFFLINE, Event.CONNECTED): State.GREETING,
     (State.OFFLINE, Event.LOST): State.OFFLINE,
@@ -84,13 +84,13 @@ TRANSITIONS: dict[tuple[State, Event], State] = {
 class Greeting(enum.Enum):
     """Why a gateway sent a Welcome."""
 
-    FIRST = "first"  # the Welcome answers the first Hello of a connection, or the Hello of a session that the gateway did not know
-    PROBED = "probed"  # the Welcome answers a probe of a silent gateway
-    CHANGED = "changed"  # the state or the group of the gateway changed
+    FIRST = "first"  # in answer to the first Hello of a connection, or to a Hello after the gateway did not know the session
+    PROBED = "probed"  # in answer to a Hello that probed a silent gateway
+    CHANGED = "changed"  # unsolicited, because the state or the group of the gateway changed
 
 
 class Identity(NamedTuple):
-    """The producer's name, the id of this instance (16 random bytes), and the id of its session (16 random bytes)."""
+    """The name of a producer, the id of its instance (16 random bytes), and the id of its session (16 random bytes)."""
 
     name: str
     instance: bytes
@@ -98,20 +98,20 @@ class Identity(NamedTuple):
 
 
 class Session:
-    """The session of one sender with its gateways, up to an open epoch. Called by one thread."""
+    """The session of one sender with one gateway at a time. Called by one thread."""
 
     def __init__(self, identity: Identity, window: Window) -> None:
-        """Create an offline session without an epoch. The session rewinds `window` when messages may have been lost."""
+        """Create an offline session without an epoch. When messages may have been lost, the session rewinds `window`."""
         self.identity = identity
         self.state = State.OFFLINE
         self.outbox: collections.deque[list[Buffer]] = collections.deque()
         self.welcome: client_protocol.Welcome | None = None
         self.log = ""  # uuid (hex) of the producer's log; empty before the first Welcome
-        self.drop = ""  # why the connection must be dropped; the caller then tries the next address
+        self.drop = ""  # the reason to drop the connection and try the next address; empty to keep the connection
         self.trouble = ""  # the last error, for messages
         self.number = 0  # producer number in the log, 0 before the first epoch
         self.epoch = 0  # epoch of the batches that were sent
-        self.requested_epoch = 1  # higher than `epoch` after that epoch has ended, until the next epoch opens
+        self.requested_epoch = 1  # equal to `epoch` while the epoch is open; higher from its end until the next epoch opens
         self.topics: dict[str, int] = {}
         self.token = ""  # authentication token, for encrypted connections only
         self.retry_at = 0.0  # no batch is sent before this time
@@ -119,11 +119,11 @@ class Session:
         self._request = 0
         self._epoch_request = 0
         self._topic_requests: dict[int, str] = {}
-        self._epoch_retry_at: float | None = None  # time at which to request the epoch again; None if no retry is scheduled
-        self._retry = _RETRY_MIN
-        self._received_at = 0.0
-        self._silence = _SILENCE_MIN
-        self._hello_since: float | None = None
+        self._epoch_retry_at: float | None = None  # time at which to request the epoch again; None without a scheduled retry
+        self._retry = _RETRY_MIN  # the next retry delay
+        self._received_at = 0.0  # start of the silence timeout
+        self._silence = _SILENCE_MIN  # the silence timeout
+        self._hello_since: float | None = None  # time of the Hello that has no Welcome yet
 
     @property
     def running(self) -> bool:
@@ -150,7 +150,7 @@ class Session:
         self._window.rewind()
 
     def leave(self, reason: str) -> None:
-        """Request that the caller drops the connection and tries the next address."""
+        """Ask the session connection to drop the connection and try the next address."""
         self.drop = self.trouble = reason
 
     # -- requests
@@ -188,19 +188,19 @@ class Session:
         return number
 
     def repeat_requests(self, now: float) -> None:
-        """Repeat all requests after a delay, because the log of the gateway may lag."""
+        """Send Hello, then repeat the epoch and topic requests, because the log of the gateway may lag. Delay the batches."""
         self.topics.clear()
         self.delay_sending(now)
         self._window.rewind()
         if self.state is State.OPEN and self._hello_since is None:
-            # After the Welcome that answers this Hello, the session repeats its other requests.
+            # The Welcome that answers this Hello makes the sender repeat the other requests.
             self.transition(Event.UNKNOWN)
             self._hello(now)
 
     # -- answers
 
     def on_welcome(self, welcome: client_protocol.Welcome) -> Greeting:
-        """Handle a Welcome.
+        """Handle a Welcome, and return why the gateway sent it.
 
         Raises:
             Refused: the gateway serves a different log.
@@ -226,7 +226,7 @@ class Session:
         return Greeting.PROBED
 
     def opened(self) -> None:
-        """Record that the gateway accepts batches. Unanswered topic requests are repeated with the next batch."""
+        """Record that the gateway accepts batches. Forget unanswered topic requests, so that the next batch repeats them."""
         self.transition(Event.OPENED)
         self._topic_requests.clear()
 
@@ -247,11 +247,11 @@ class Session:
         return self._topic_requests.pop(request, None)
 
     def is_epoch_request(self, request: int) -> bool:
-        """Return True if this is the latest request for an epoch, and the session waits for its answer."""
+        """Return True if `request` is the latest epoch request and has no answer yet."""
         return request == self._epoch_request and self.state is State.OPENING
 
     def received(self, now: float) -> None:
-        """Restart the silence timeout, because a message arrived or the first batch without an answer was sent."""
+        """Restart the silence timeout: a message has arrived, or the first unanswered batch was sent."""
         self._received_at = now
 
     def reset_timeouts(self) -> None:
@@ -267,20 +267,20 @@ class Session:
         return self._retry < _RETRY_MAX
 
     def back_off(self, now: float, code: str) -> None:
-        """Queue everything again after a delay. Change to another gateway if the current one cannot order messages."""
+        """Queue all batches again after a delay. Leave the gateway if its refusal `code` says that another may accept them."""
         self.delay_sending(now)
         self._window.rewind()
         if code in ELSEWHERE and self.welcome is not None and len(self.welcome.gateways) > 1:
             self.leave(f"gateway {self.welcome.gateway} cannot accept batches now: {self.trouble}")
 
     def delay_sending(self, now: float) -> None:
-        """Send nothing for a delay, which doubles until batches get outcomes."""
+        """Send no batch during a delay, which doubles each time until a batch gets an outcome."""
         if now >= self.retry_at:
             self.retry_at = now + self._retry
             self._retry = min(2 * self._retry, _RETRY_MAX)
 
     def delay_epoch_request(self) -> None:
-        """Request the epoch again at the end of the delay."""
+        """Schedule the next epoch request for the end of the retry delay."""
         self._epoch_retry_at = self.retry_at
 
     def may_send(self, now: float) -> bool:
@@ -288,7 +288,7 @@ class Session:
         return self.state is State.OPEN and self.retry_at <= now and not self.drop
 
     def _awaits_answer(self) -> bool:
-        """Return True if the session is waiting for an answer of the gateway."""
+        """Return True if the session waits for an answer of the gateway."""
         if self.state is State.OPENING:
             return self._epoch_retry_at is None
         if self.state is State.OPEN:
@@ -316,12 +316,12 @@ class Session:
         if self._hello_since is not None:
             self.leave(f"connected, but got no answer for {now - self._hello_since:.1f} s")
             return
-        # A busy gateway may also be silent. Probe it before dropping the connection, and wait longer after each probe.
+        # A busy gateway may also be silent, so probe it before dropping the connection, and double the timeout with each probe.
         self._silence = min(2 * self._silence, _SILENCE_MAX)
         self._hello(now)
 
     def transition(self, event: Event) -> None:
-        """Change the state. An event without an entry in the table is a defect of this client."""
+        """Change the state according to `TRANSITIONS`. An event without an entry is a defect of this client."""
         after = TRANSITIONS.get((self.state, event))
         invariant(after is not None, f"state {self.state.value!r} has no transition for {event.value!r}")
         self.state = after or self.state

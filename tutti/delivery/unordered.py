@@ -1,7 +1,7 @@
-"""Unordered delivery: sends unordered batches to the lanes of gateways, and returns outcomes to the accumulator. Sans-I/O.
+"""Unordered delivery: sends unordered batches to the lanes of gateways, and returns outcomes to the accumulator (sans-I/O).
 
-New batches go into one lane. If its gateway becomes unavailable, batches in flight wait for that gateway, and new batches go into
-another lane. NOTES.md has the theory of operation and the failure cases.
+New batches go into one lane. If the gateway of this lane becomes unavailable, batches in flight wait for the same gateway, and new
+batches go into another lane. tutti/NOTES.md contains the rules and the failure cases.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class UnorderedDelivery:
     """The unordered delivery of one producer. Called by one thread.
 
     Attributes:
-        senders: the senders of the current lanes. One lane gets new batches; the others wait for outcomes of batches in flight.
+        senders: one sender for each current lane; one of them gets new batches, the others only wait for outcomes.
         accumulator: the accumulator of unordered batches.
     """
 
@@ -38,22 +38,22 @@ class UnorderedDelivery:
         self._registry = LaneRegistry(ordered, accumulator)
         self._token = token
         self._current: LaneSender | None = None
-        self._answers_until = 0.0  # time until which new batches wait for answers to earlier ones
+        self._answers_until = 0.0  # until this time, new batches wait for the answers to batches in flight
         self._ended = False
 
     @property
     def gateways(self) -> dict[str, str]:
-        """The gateways of the group, name -> url, from the latest Welcome."""
+        """The urls of the group's gateways by name, from the latest Welcome."""
         return self._registry.gateways
 
     # -- for the producer's I/O
 
     def work(self, now: float) -> None:
-        """Do the due work: move batches from the accumulator to a lane, send, enforce deadlines, publish outcomes."""
+        """Perform the actions that are due: move batches to a lane, send, enforce deadlines, publish outcomes."""
         if self._ended:
             return
         self.accumulator.expire_linger(now)
-        # Run the lanes first: they return batches to the head of the queue, so that these go to another lane before newer batches.
+        # Run the lanes first: batches that a lane returns to the head of the queue then go to another lane before newer batches.
         for lane in list(self.senders):
             lane.work(now)
         self._expire_queued(now)
@@ -75,7 +75,7 @@ class UnorderedDelivery:
         return min(times, default=inf)
 
     def may_work(self, now: float) -> bool:
-        """Return True if the next batch of the queue could be sent at once, or if it needs a gateway."""
+        """Return True if the first batch of the queue can be sent at once, or if a lane must look for a gateway."""
         queue, current = self.accumulator.queue, self._current
         if not queue or self._ended:
             return False
@@ -86,7 +86,7 @@ class UnorderedDelivery:
         return current.window.has_capacity(queue[0]) and queue[0].topic in current.session.topics
 
     def batches(self) -> Iterator[Batch]:
-        """Return an iterator over the batches in flight."""
+        """Iterate over the batches in flight of all lanes."""
         return (batch for lane in self.senders for batch in lane.window)
 
     def end(self, error: TuttiError) -> None:
@@ -108,10 +108,10 @@ class UnorderedDelivery:
         """Choose the lane for new batches. If there is none, look for a gateway. Remove lanes that are not needed."""
         if self._current is None or self._current not in self.senders or not self._current.accepts_batches:
             if self._current is not None and len(self._current.window):
-                # The gateway may reject batches in flight. These must reach the next lane before newer batches do.
+                # The gateway may reject batches in flight, which must then enter the next lane before newer batches.
                 self._answers_until = now + _ANSWER_WAIT_S
             self._current = next((lane for lane in self.senders if lane.accepts_batches), None)
-        # At most one lane at a time looks for a gateway, and none looks for one while another lane accepts batches.
+        # At most one lane looks for a gateway at a time, and no lane does while another lane accepts batches.
         looking = [lane for lane in self.senders if not lane.lane]  # lanes that look for a gateway
         spare = looking if self._current is not None else looking[1:]
         for lane in self.senders:
@@ -119,7 +119,7 @@ class UnorderedDelivery:
                 spare.append(lane)
         for lane in spare:
             lane.unbind()
-            # The lane is removed before `_publish` runs, so save its outcomes here.
+            # Save the outcomes of the lane here, because `_publish` runs after the removal and would miss them.
             self._registry.resolved += lane.window.pop_resolved()
             self.senders.remove(lane)
         if self._current is None and self.accumulator.queue and self._needs_gateway():
@@ -127,15 +127,15 @@ class UnorderedDelivery:
             self.senders.append(LaneSender(self._registry, Identity(identity.name, identity.instance, self._token())))
 
     def _needs_gateway(self) -> bool:
-        """Return True if an unbound gateway may exist and no lane is looking for one."""
+        """Return True if a lane must look for a gateway: a gateway without a lane may exist, and no lane is looking yet."""
         bound = {lane.gateway for lane in self.senders if lane.lane}
         if len(bound) < len(self.senders) or any(lane.epoch_ended or lane.accepts_batches for lane in self.senders):
-            return False  # a lane is looking for a gateway, or waits for an epoch
-        # If each gateway has a lane, a new lane would find no gateway. So batches wait for the first gateway that accepts them.
+            return False  # a lane is looking for a gateway, accepts batches, or waits for the next epoch
+        # If each gateway already has a lane of this producer, batches wait until one of these lanes accepts them.
         return not bound or bool(self.gateways.keys() - bound)
 
     def _exclude_pinned(self) -> None:
-        """Do not count batches that wait for another gateway as pending, so that new batches need not wait for them."""
+        """Count the batches that wait in other lanes (`pinned`), so that the open batch closes without waiting for them."""
         pinned = sum(len(lane.window) for lane in self.senders if lane is not self._current)
         if pinned != self.accumulator.pinned:
             self.accumulator.pinned = pinned
@@ -144,7 +144,7 @@ class UnorderedDelivery:
     def _awaits_refusals(self, now: float) -> bool:
         """Return True if a gateway that accepts no new batches may soon reject a batch in flight.
 
-        New batches wait for that answer: a rejected batch cannot move to another lane if a newer batch is already there.
+        New batches wait for the rejection, because a rejected batch cannot move to a lane that already has a newer batch.
         """
         return now < self._answers_until and any(
             lane.closed and lane.session.state is State.OPEN and lane.window.in_doubt for lane in self.senders
@@ -172,7 +172,7 @@ class UnorderedDelivery:
         )
         LOG.warning("%s", error)
         late: list[Batch] = []
-        # These batches were never sent, so later batches need not fail with them.
+        # Each lane keeps its order without these batches, because no lane contains them, so later batches need not fail.
         while queue and queue[0].deadline <= now:
             late.append(queue.popleft())
         self._registry.fail(late, Failure(error))

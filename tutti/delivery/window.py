@@ -1,7 +1,7 @@
 """Window: batches that have sequences and no outcome yet, oldest first.
 
-The window knows which batches were sent on the current connection and which must be sent (again). The window keeps the bytes in
-flight below the limit of the gateway. The window does no I/O and does not use epochs.
+The window knows which batches must still be sent on the current connection. The window also keeps the bytes in
+flight below the gateway's limit. The window performs no I/O and does not know epochs.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class Window:
     """The batches of one producer that are in flight."""
 
     def __init__(self, compression: Compression, unordered: bool = False, staged: bool = False) -> None:
-        """Create an empty window. `unordered` means that the batches go to lanes; `staged` means that they wait for a TXN frame."""
+        """Create an empty window. Its batches go to lanes (`unordered`), or stay invisible until a TXN frame (`staged`)."""
         self.bytes_max = limits.WINDOW_BYTES
         self.next_sequence = 1
         self.committed = Resume(0, b"")
@@ -73,15 +73,15 @@ class Window:
         self._to_send.append(batch)
 
     def rewind(self) -> None:
-        """Queue all batches for sending again, in order."""
-        # The gateway removes duplicates, so it does not matter which batches arrived.
+        """Queue all batches for sending again, in order. The gateway removes duplicates, so all batches can be repeated."""
         self._to_send = collections.deque(self._unanswered)
         self._sent = False
 
     def messages(self, number: int, epoch: int, topic_number: Callable[[str], int]) -> Iterator[list[Buffer]]:
         """Yield submit messages for queued batches, up to the first batch whose topic has no number yet (0).
 
-        Small bodies share a message; a large body has a message of its own.
+        A message contains either small or large bodies, up to about `SUBMIT_BYTES`. Small bodies are copied into one part of the
+        message; each large body is a separate part without a copy.
         """
         frames: list[Frame] = []
         size = 0
@@ -92,10 +92,9 @@ class Window:
                 self._to_send.popleft()
                 continue
             topic = topic_number(batch.topic)
-            # Later batches also wait, because the gateway accepts sequences only in order.
+            # Stop at a batch without a topic number, because the gateway accepts sequences only in order.
             if not topic:
                 break
-            # Small bodies are copied into their message. A large body is a part of its own message, without a copy.
             is_small = batch.size <= INLINE_BYTES_MAX
             if frames and (
                 is_small != small or size + batch.size > limits.SUBMIT_BYTES or len(frames) >= limits.FRAMES_A_MESSAGE_MAX
@@ -111,7 +110,7 @@ class Window:
         if frames:
             yield encode_submit(frames, self._unordered)
 
-    # A spool may have batches that an earlier run wrote with a different compression.
+    # A batch from a spool has its own compression (`codec`), because an earlier run may have written it with other options.
     def _flags_of(self, batch: Batch) -> int:
         return self._flags if batch.codec == "" else compression_flags(batch.codec)
 
@@ -136,7 +135,7 @@ class Window:
     def commit(self, first_sequence: int, count: int, offset: int) -> bool:
         """Record that a batch committed. Return False if no batch in flight has this sequence and count."""
         batch = self._by_sequence.get(first_sequence)
-        # The receipt may concern an earlier copy that still had the committed records.
+        # With another count, the receipt concerns a copy that was sent before `trim_below` removed records from the batch.
         if batch is None or batch.remaining != count:
             return False
         self._committed(batch, offset)
@@ -171,15 +170,12 @@ class Window:
         self._resolve(batch, OFFSET_UNKNOWN, failure)
 
     def trim_below(self, sequence: int) -> None:
-        """Remove the records below `sequence` from the batch that contains `sequence`, because they are in the log.
-
-        Send the rest again.
-        """
+        """Remove the records below `sequence` from the batch that contains `sequence`, because the log already contains them."""
         for batch in self._unanswered:
             if not batch.resolved and batch.first_sequence < sequence <= batch.last_sequence:
                 del self._by_sequence[batch.first_sequence]
                 self._bytes -= batch.size
-                # The rest gets a new first sequence, size and CRC, so the gateway treats it as a new copy.
+                # The rest of the batch has a new first sequence, body and CRC, so the gateway treats it as a new batch.
                 drop_committed(batch, sequence - batch.first_sequence, self._compression if batch.codec == "" else batch.codec)
                 self._bytes += batch.size
                 self._by_sequence[batch.first_sequence] = batch
@@ -189,7 +185,7 @@ class Window:
         return self._by_sequence.get(sequence)
 
     def mark_rejected(self, sequence: int, *, all_copies: bool) -> None:
-        """Record that the gateway rejected a copy of a batch; with `all_copies`, it rejects every copy."""
+        """Record that the gateway rejected one copy of a batch; with `all_copies`, that it rejects every copy."""
         batch = self._by_sequence.get(sequence)
         if batch is not None:
             batch.copies = 0 if all_copies else max(0, batch.copies - 1)
@@ -200,14 +196,14 @@ class Window:
         return any(batch.copies for batch in self._unanswered if not batch.resolved)
 
     def withdraw(self, above: int = -1) -> list[Batch]:
-        """Remove and return, in order, the newest batches of which no copy can be accepted any more.
+        """Remove and return, in order, the newest batches of which the gateway can no longer accept a copy.
 
-        The removal stops at a batch with a serial up to `above`. The removed batches have no sequence.
+        Only batches with a serial above `above` are removed. Removed batches lose their sequences.
         """
         withdrawn: list[Batch] = []
         while self._unanswered:
             batch = self._unanswered[-1]
-            # Start with the newest batch, because each removal lowers `next_sequence`, and sequences have no gaps.
+            # Remove the newest batch first: `next_sequence` then decreases step by step, and sequences have no gaps.
             if batch.copies or batch.resolved or batch.serial <= above:
                 break
             self._unanswered.pop()
@@ -222,7 +218,7 @@ class Window:
         return withdrawn[::-1]
 
     def drain(self) -> list[Batch]:
-        """Remove and return all batches without an outcome, oldest first. The batches no longer have sequences."""
+        """Remove and return all batches without an outcome, oldest first. Removed batches lose their sequences."""
         batches = [batch for batch in self._unanswered if not batch.resolved]
         for batch in batches:
             batch.first_sequence = 0
@@ -233,21 +229,21 @@ class Window:
         return batches
 
     def pop_resolved(self) -> list[Batch]:
-        """Return batches that got an outcome since the last call, in the order of their outcomes."""
+        """Remove and return the batches that got an outcome since the last call, in the order of the outcomes."""
         resolved, self.resolved = self.resolved, []
         return resolved
 
     def _committed(self, batch: Batch, offset: int) -> None:
+        # Outcomes may arrive out of order, so keep only the highest committed sequence.
         if batch.last_sequence > self.committed.sequence:
-            # Outcomes may arrive out of order, so only the highest sequence counts.
             self.committed = Resume(batch.last_sequence, batch.progress or self._progress_before(batch))
         self._resolve(batch, offset, None)
 
     def _progress_before(self, batch: Batch) -> bytes:
         """Return the last progress before a committed batch.
 
-        All earlier batches have also committed, even if their outcomes arrive later: different gateways may have ordered different
-        copies.
+        The log orders the batches of a producer by sequence, so all earlier batches have committed too. Their receipts may arrive
+        later, because different gateways may send the receipts.
         """
         progress = self.committed.progress
         for earlier in self._unanswered:
@@ -266,8 +262,8 @@ class Window:
 
     def _drop_resolved(self) -> None:
         unanswered = self._unanswered
-        # A resolved batch stays until all older batches are resolved.
+        # Remove resolved batches only from the old end, so that the oldest batch in the window never has an outcome.
         while unanswered and unanswered[0].resolved:
             unanswered.popleft()
         if not unanswered:
-            self._sent = False  # the silence timeout of the next batch starts when it is sent
+            self._sent = False  # nothing is unanswered, so the next sent batch starts the silence timeout

@@ -1,1 +1,1 @@
-"""I/O of producers: threads, connections, endpoints and requests."""
+"""I/O of the client: threads and connections of producers, endpoints, port probes, and requests of tools."""

@@ -1,7 +1,7 @@
-"""Requests to gateways, outside of producers and readers.
+"""Requests to gateways, for tools and for the discovery of a gateway's other ports.
 
-`RequestClient` sends one request at a time to the first gateway that answers, for tools and for the discovery of other ports.
-`AdminClient` adds the status requests and the administrative commands.
+`RequestClient` sends one request at a time to the first gateway that answers. `AdminClient` adds the status requests and the
+administrative commands.
 """
 
 from __future__ import annotations
@@ -41,14 +41,14 @@ class RequestClient:
     """Sends requests to one gateway at a time. Thread-safe. Connects at the first request, and again after a connection is lost.
 
     Args:
-        url: `tutti://HOST:P[,HOST:P...]`, or addresses.
+        url: url of the gateways, tutti://HOST:P[,HOST:P...], or addresses.
         timeout: seconds for one request, including the connection setup.
-        rounds: number of attempts for each address within `timeout`; None means no limit.
-        learn: True if discovered gateways may also answer; False to use only the gateways of the url.
-        credentials: credentials of the client; the default comes from the environment.
+        rounds: number of attempts for each address within `timeout` (None: no limit).
+        learn: use discovered gateways too, and not only the gateways of the url.
+        credentials: credentials of the client; by default those of the environment.
 
     Raises (all methods):
-        Unavailable: no gateway answered in time. The message has the result at each address.
+        Unavailable: no gateway answered in time; the message contains the result at each address.
         ConfigError: every address is a port of a different protocol.
         Refused: the gateway rejects the request (`NotAllowed`: rejects the credentials).
     """
@@ -75,11 +75,11 @@ class RequestClient:
         self._request = 0
         self._trouble = ""  # the last error that a gateway returned
         self._last_error = ""  # the last error that occurred instead of an answer
-        self._answered: tuple[Address, str] | None = None  # the gateway that requested a retry, and its reason
+        self._answered: tuple[Address, str] | None = None  # the gateway that last refused the request temporarily, and its reason
         self._retry_us = limits.RETRY_US_MIN
 
     def welcome(self) -> client_protocol.Welcome:
-        """Return the Welcome of the gateway, with its state and ports. Each call requests it again."""
+        """Return the Welcome of the gateway, with its state and ports. Each call requests a new Welcome."""
         deadline = time.monotonic() + self._timeout
         with self._exclusive(deadline):
             if self._connection is not None and self._welcome is not None:
@@ -92,7 +92,7 @@ class RequestClient:
 
     @property
     def trouble(self) -> str:
-        """The last error that occurred instead of an answer, without the address; empty if there was none."""
+        """The last error that occurred instead of an answer, without the address; empty if no error occurred."""
         return self._last_error
 
     @property
@@ -101,7 +101,7 @@ class RequestClient:
         return self._endpoints.current
 
     def await_disconnect(self, seconds: float) -> bool:
-        """Wait up to `seconds` for the loss of the current connection. Return True if it was lost."""
+        """Wait up to `seconds` for the loss of the current connection. Return True if the connection was lost."""
         until = time.monotonic() + seconds
         with self._lock:
             while (left := until - time.monotonic()) > 0:
@@ -128,12 +128,12 @@ class RequestClient:
         with self._lock:
             if self._connection is not None:
                 self._send_control(client_protocol.Bye())
-                # Allow this time for sending Bye. If Bye is lost, the gateway detects the end from the closed connection.
+                # Wait at most this time for Bye to be sent; if Bye is lost, the closed connection ends the session.
                 self._connection.close(_GOODBYE_S)
                 self._connection = None
 
     def __enter__(self) -> Self:
-        """Return the client, to close at the end of the block."""
+        """Return the client itself."""
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
@@ -141,10 +141,10 @@ class RequestClient:
         self.close()
 
     def request(self, kind: type[Answer], make: Callable[[int], msgspec.Struct], given_up: Callable[[], bool] = bool) -> Answer:
-        """Send a request and return its answer, which has type `kind`. `make` builds the request from its number.
+        """Send a request and return its answer, which has type `kind`. `make` builds the request from the request number.
 
-        A request may wait, within its own timeout, for an earlier request of another thread. If `given_up` returns True during the
-        wait, the request is not sent.
+        The call may wait, within its timeout, for an earlier request of another thread. If `given_up` returns True during this
+        wait, the client does not send the request.
         """
         deadline = time.monotonic() + self._timeout
         with self._exclusive(deadline, given_up):
@@ -159,7 +159,7 @@ class RequestClient:
 
     @contextlib.contextmanager
     def _exclusive(self, deadline: float, given_up: Callable[[], bool] = bool) -> Iterator[None]:
-        # Wait in short steps, so that a caller that gives up does not wait until the other thread's request ends.
+        # Wait for the other thread's request in short steps, so that a caller that gives up returns soon.
         while not self._lock.acquire(timeout=max(0.0, min(deadline - time.monotonic(), _CHECK_S))):
             if given_up() or time.monotonic() >= deadline:
                 raise Unavailable(f"{self.address} has not answered earlier requests within {self._timeout:g} s")
@@ -174,9 +174,9 @@ class RequestClient:
     # -- one connection after another
 
     def _drop_ended(self) -> None:
-        """Close a connection that the gateway ended between two requests, for example because a ping was answered too late.
+        """Close a connection that the gateway ended between two requests, for example because no ping was answered in time.
 
-        Such an end does not count as a failure: the client reconnects to the same gateway at once.
+        The end of an idle connection does not count as a failure, so the client reconnects to the same gateway at once.
         """
         if self._connection is not None and not self._connection.is_alive():
             self._connection.close()
@@ -197,7 +197,7 @@ class RequestClient:
                     self._last_error = self._trouble = connection_failure(error)
                     self._pause(limits.RETRY_US_MAX / 1e6, deadline)
                     continue
-            # Each address has its own time limit, so that one silent gateway does not use up the request's time.
+            # Limit the time for each address, so that a silent gateway does not use up the time of the request.
             until = min(deadline, time.monotonic() + limits.ADDRESS_TIMEOUT_US / 1e6)
             if not self._connection.up and not self._await_connection(self._connection, until):
                 self._try_next(self._connection.trouble or None, deadline)
@@ -208,7 +208,7 @@ class RequestClient:
                 self._welcome = welcome
                 if self._learn:
                     self._endpoints.update(welcome.gateways, welcome.silent, welcome.state == "primary")
-                # Replace an older failure at this address, so that the timeout error does not show it.
+                # Replace an older failure at this address, so that a later timeout error does not report the old failure.
                 self._endpoints.record(CONNECTED)
                 self._endpoints.reset_delay()
         return self._welcome
@@ -228,10 +228,7 @@ class RequestClient:
             self._connection.send([client_protocol.encode_control(message)])
 
     def _answer(self, request: int, kind: type[Answer], until: float, deadline: float | None = None) -> Answer | None:
-        """Return the answer to a request (0: to Hello).
-
-        Return None if the request must be sent again, perhaps to another gateway.
-        """
+        """Return the answer to the request with this number (0: Hello); None if the caller must send the request again."""
         deadline = until if deadline is None else deadline
         while self._connection is not None:
             connection = self._connection
@@ -249,13 +246,13 @@ class RequestClient:
             if isinstance(message, client_protocol.Denied) and message.request in (0, request):
                 self._on_denied(message, deadline)
                 return None
-            # Other messages are unsolicited, such as a Welcome after a change of the group, or they answer an abandoned request.
+            # Ignore other messages: unsolicited ones, such as a Welcome after a change of the group, and answers to old requests.
             if isinstance(message, kind) and getattr(message, "request", 0) == request:
                 return message
         return None
 
     def _wait_on(self, connection: ZmtpConnection, until: float, deadline: float) -> None:
-        """Wait for a message. After an error or a timeout, change to the next gateway."""
+        """Wait for a message. After the loss of the connection or a timeout, change to the next gateway."""
         if connection.next_event() is not None:
             self._try_next("the connection was lost", deadline)
         elif time.monotonic() >= until:
@@ -264,15 +261,15 @@ class RequestClient:
             connection.wait(min(until - time.monotonic(), limits.POLL_US_MAX / 1e6))
 
     def _on_denied(self, denied: client_protocol.Denied, deadline: float) -> None:
-        """Prepare a retry of the request, or raise."""
-        # The gateway does not know the session, for example after a restart: `_connected` sends Hello again.
+        """Handle a refusal: prepare a retry of the request, or raise if a retry does not help."""
+        # The gateway does not know the session, for example after its restart, so `_connected` sends Hello again.
         if denied.code == "hello":
             self._welcome = None
         elif denied.retry:
             self._last_error = self._trouble = f"{denied.reason} ({denied.code})"
-            # Kept for the timeout error: the answer of a gateway is more informative than the failures of the others.
+            # The timeout error begins with this answer, which says more than the failures at the other addresses.
             self._answered = self._endpoints.current, self._trouble
-            # After other refusals, the same gateway may accept the request after a pause.
+            # Change the gateway only for these codes; after other codes, the same gateway may accept the request after a pause.
             if denied.code in _ELSEWHERE:
                 self._try_next(self._trouble, deadline)
             self._pause(self._retry_us / 1e6, deadline)
@@ -281,11 +278,11 @@ class RequestClient:
             raise (NotAllowed if denied.code in NOT_ALLOWED else Refused)(denied.reason, denied.code)
 
     def _try_next(self, reason: str | None, deadline: float, wrong: bool = False) -> None:
-        """Change to the next gateway. If `reason` is None, probe the address. `wrong`: the address is not a client port."""
+        """Change to the next gateway. If `reason` is None, probe the address first. `wrong`: the address is not a client port."""
         if self._connection is not None:
             self._connection.close()
             self._connection = None
-            # Only a probe can find out why an address accepts connections but does not answer.
+            # Only a probe can determine why an address accepts connections but does not answer.
             if reason is None:
                 reason, wrong = probe_port(self._endpoints.current)
         self._last_error = reason or ""
@@ -293,18 +290,18 @@ class RequestClient:
         if self._endpoints.only_wrong_ports():
             raise ConfigError(self._endpoints.summary())
         if self._rounds is not None and self._endpoints.rounds >= self._rounds:
-            # No time is left, so `_pause` raises.
+            # Make `_pause` raise, because all rounds have failed.
             deadline = 0.0
         self._pause(wait, deadline)
 
     def _pause(self, wait: float, deadline: float) -> None:
         left = deadline - time.monotonic()
         time.sleep(max(0.0, min(wait, left)))
-        if left <= wait:  # no gateway could answer in the remaining time
+        if left <= wait:  # after the pause, no time is left for another attempt
             raise Unavailable(self._timeout_text())
 
     def _timeout_text(self) -> str:
-        """Return the text of the timeout error: the answer of a gateway, if there was one, then the last result at each address."""
+        """Return the text of the timeout error: a gateway's last answer, if there is one, and the last result at each address."""
         time_text = f"{self._timeout:.2g}" if self._timeout < 10 else f"{self._timeout:.0f}"
         if self._answered is None:
             summary = self._endpoints.summary()
@@ -323,7 +320,7 @@ class RequestClient:
 
 
 class AdminClient(RequestClient):
-    """Status requests and administrative commands. For the choice of a gateway and the errors, see `RequestClient`."""
+    """Client for status requests and administrative commands. `RequestClient` documents its arguments and errors."""
 
     def status(self) -> dict[str, Any]:
         """Return the gateway's status, as `tutti status --json` prints it."""
@@ -340,7 +337,7 @@ class AdminClient(RequestClient):
         return [{**line, "last_seen": line.get("last_seen_us")} for line in answer["producers"]]
 
     def members(self) -> list[dict[str, Any]]:
-        """Return all gateways that are named in the group's log, as the answering gateway knows them.
+        """Return all gateways that the group's log names, with the state that the answering gateway knows.
 
         The keys are name, number, address, incarnation, state, voter, coordinator, age, frontier, lag, heard_us, round_trip_us and
         reason.
@@ -349,23 +346,23 @@ class AdminClient(RequestClient):
         return answer
 
     def forget(self, names: Iterable[str], instances: Iterable[bytes] = ()) -> None:
-        """Delete producers from the received-table, through the log.
+        """Delete the state of producers in the received-table, through the log.
 
-        A client with write access may delete its own unnamed producers if it passes their `instances`. Other deletions need
-        administrative rights.
+        A client with a write right may delete its own unnamed producers if it passes their instance ids (`instances`). Other
+        deletions need administrative rights.
         """
         checked, shown = tuple(check_producer(name) for name in names), tuple(instances)
         self.request(client_protocol.Done, lambda request: client_protocol.Forget(request, checked, shown))
 
     def fence(self, name: str) -> None:
-        """End the epoch of a producer, so that a running instance is fenced."""
+        """End the current epoch of a producer, which fences its running instance."""
         check_producer(name)
         self.request(client_protocol.Done, lambda request: client_protocol.Fence(request, name))
 
     def change_roster(self, change: str, name: str, address: str = "", incarnation: bytes = b"") -> None:
         """Change the roster through the log: "add" (at `address`, HOST:P), "remove", or "replace" (by the disk `incarnation`).
 
-        When this method returns, the change is durable on a majority. Temporary refusals are retried.
+        When this method returns, the change is durable on a majority. The client retries after temporary refusals.
         """
         check_name("gateway", name)
         self.request(
@@ -375,7 +372,8 @@ class AdminClient(RequestClient):
     def force_roster(self, names: Iterable[str]) -> None:
         """After a permanent loss of the majority, reduce the roster to `names`, which must include the answering gateway.
 
-        Data that only the lost gateways had is lost. When this method returns, all remaining gateways have decided the roster.
+        Records that only the removed gateways stored are lost. When this method returns, all remaining gateways have decided the
+        new roster.
         """
         checked = tuple(check_name("gateway", name) for name in names)
         self.request(client_protocol.Done, lambda request: client_protocol.ForceRoster(request, checked))
@@ -386,6 +384,6 @@ class AdminClient(RequestClient):
         self.request(client_protocol.Done, lambda request: client_protocol.Leave(request, name))
 
     def save_offset(self, reader: str, offset: int, back: bool = False, given_up: Callable[[], bool] = bool) -> None:
-        """Commit the offset of a named reader durably. `back` allows an offset below the previous one."""
+        """Commit the offset of a named reader durably. With `back`, the offset may be lower than the committed one."""
         check_name("reader", reader)
         self.request(client_protocol.Done, lambda request: client_protocol.SaveOffset(request, reader, offset, back), given_up)

@@ -18,8 +18,9 @@ LOG = logging.getLogger("tutti.client")
 class Endpoints:
     """Addresses in the order of the url, followed by the addresses of discovered gateways.
 
-    The addresses of the url stay. The addresses of discovered gateways change when gateways move, join or leave. Each client tries
-    the discovered addresses in its own random order. So the clients of a failed gateway spread over the other gateways.
+    The addresses of the url never change. The addresses of discovered gateways change when gateways move, join or leave. Each
+    client tries the discovered addresses in its own random order, so that the clients of a failed gateway spread over the other
+    gateways.
     """
 
     def __init__(
@@ -35,7 +36,7 @@ class Endpoints:
             addresses: addresses of the url.
             chance: source of the random order of discovered addresses.
             gateways: gateways of the group that are already known, as in `update`.
-            last: addresses that are tried after all others.
+            last: addresses to try after all others.
         """
         self._from_url = list(addresses)
         self._last = frozenset(last)
@@ -53,7 +54,7 @@ class Endpoints:
 
     @property
     def current(self) -> Address:
-        """The address that is in use or being tried."""
+        """The address of the current connection or connection attempt."""
         return self.addresses[self._index % len(self.addresses)]
 
     def record(self, text: str) -> None:
@@ -73,8 +74,8 @@ class Endpoints:
         """Change to the next address after a failure. `wrong`: the address is certainly not a client port.
 
         Returns:
-            Seconds to wait before the next attempt: 0 in the first round, then more in each round. The wait has a random part, so
-            that the clients of a gateway do not all retry at the same time.
+            Seconds to wait before the next attempt: 0 in the first round, then longer in each round, with a random part. Without
+            the random part, all clients of a gateway would retry at the same time.
         """
         self.record(reason)
         if wrong:
@@ -84,18 +85,18 @@ class Endpoints:
         rounds = self.rounds
         if not rounds:
             return 0.0
-        # The shift is bounded, so that the number stays small after hours without a gateway.
+        # Bound the shift, because the number of rounds grows without limit while no gateway is available.
         longest_us = min(limits.RETRY_US_MIN << min(rounds, 16), limits.RETRY_US_MAX)
         return longest_us / 1e6 * (1 - self._random() / 2)
 
     def update(self, gateways: Mapping[str, str], silent: Collection[str] = (), authoritative: bool = True) -> None:
-        """Adopt the gateways of the group from a gateway's answer.
+        """Update the addresses with the list of gateways in a gateway's answer.
 
         Args:
             gateways: address of each gateway, by name.
-            silent: names of gateways from which the answering gateway receives no messages; they are tried last.
-            authoritative: False if the answering gateway is outside of the primary view, so its answer may be outdated. Such an
-                answer adds gateways, but does not replace or remove any.
+            silent: names of gateways from which the answering gateway receives no messages, and which clients therefore try last.
+            authoritative: False if the answering gateway is outside of the primary view; its answer may be outdated, so it only
+                adds gateways.
         """
         if authoritative:
             self._named = {name: found for name, found in self._named.items() if name in gateways}
@@ -106,14 +107,14 @@ class Endpoints:
                     self._named[name] = found
         quiet = {address: name in silent for name, found in self._named.items() for address in found}
         self._silent = frozenset(address for address, silent_too in quiet.items() if silent_too)
-        # Addresses of the url stay first.
+        # The addresses of the url come first, so they do not count as discovered.
         for address in self._from_url:
             quiet.pop(address, None)
         discovered = [address for address in self._discovered if address in quiet]
         fresh = [address for address in quiet if address not in discovered]
         for address in fresh:
             discovered.insert(int(self._random() * (len(discovered) + 1)), address)
-        # The sort is stable: silent gateways move to the end, and all others keep their order.
+        # The sort is stable, so silent gateways move to the end, and all other addresses keep their order.
         discovered.sort(key=quiet.__getitem__)
         self._discovered = discovered[: limits.ADDRESSES_MAX]
         self._update_order()
@@ -125,7 +126,7 @@ class Endpoints:
             self.addresses.append(current)  # keep the address of the current connection, even if its gateway has a new one
         self._index = self.addresses.index(current)
         self._results = {address: text for address, text in self._results.items() if address in self.addresses}
-        # If an address was removed and returns later, it may be probed again.
+        # Forget the results of removed addresses, because a different process may use the address when it returns.
         self._wrong_ports.intersection_update(self.addresses)
 
     @property
@@ -134,7 +135,7 @@ class Endpoints:
         return [address for address in self.addresses if address == self.current or address not in self._silent]
 
     def summary(self) -> str:
-        """Return the last result at each address, as text for errors."""
+        """Return the last result at each address, as text for error messages."""
         return "; ".join(f"{address}: {text}" for address, text in self.results().items())
 
     def results(self) -> dict[Address, str]:
@@ -142,7 +143,7 @@ class Endpoints:
         return {address: self._results.get(address, "no answer yet") for address in self.addresses}
 
     def only_wrong_ports(self) -> bool:
-        """Return True if every address is known to be a different port than a client port."""
+        """Return True if every address is known to be a port other than a client port."""
         return self._wrong_ports.issuperset(self.addresses)
 
 

@@ -1,7 +1,8 @@
 """I/O thread: runs the I/O of many producers, and watches their connections with one epoll instance.
 
-A process has at most `IO_THREADS_MAX` of these threads, whatever its number of producers. With more threads, waiting for the GIL
-and for locks would take longer than the work of a small producer. A run never blocks. An I/O thread ends with its last producer.
+A process has at most `IO_THREADS_MAX` I/O threads for all of its producers. With more threads, waiting for the GIL and for locks
+would take longer than the work of a small producer. A *run* performs the due I/O of one producer, and never blocks. An I/O thread
+ends with its last producer.
 """
 
 from __future__ import annotations
@@ -23,12 +24,12 @@ from tutti.batching.receipt import outcome_thread
 from tutti.common.fork import after_fork
 
 LOG = logging.getLogger("tutti.client")
-# edge-triggered: each write to the eventfd wakes the thread once, and the eventfd is never read
+# Edge-triggered, so each write to the eventfd wakes the thread once, and the thread need not read the eventfd.
 _WAKE_EVENTS = select.EPOLLIN | select.EPOLLET
 
 
 class Watched(Protocol):
-    """A watched connection. The thread sets `is_ready` when the connection has an event."""
+    """A watched connection. The I/O thread sets `is_ready` when the connection has an event."""
 
     is_ready: bool
 
@@ -42,7 +43,7 @@ class ThreadedIO(Protocol):
     Attributes:
         io_thread: the I/O thread that runs this I/O; set at the start.
         due: monotonic time of the next run if nothing arrives before.
-        alarm: monotonic time at which the I/O thread checks `due`; set by the I/O thread alone.
+        alarm: monotonic time at which the I/O thread checks `due`; only the I/O thread sets it.
     """
 
     io_thread: IOThread | None
@@ -57,11 +58,11 @@ class ThreadedIO(Protocol):
         """Perform the actions that are due, without blocking. Return True if the producer has ended."""
 
     def fail(self, error: BaseException) -> None:
-        """End after an exception in `run_once`, so that all waiting threads get an error."""
+        """End the producer after an exception in `run_once`, so that all waiting threads get an error."""
 
 
 class IOThread:
-    """Runs the I/O of producers. Call `watch` and `unwatch` only in this I/O thread; other methods may be called in any thread."""
+    """Runs the I/O of producers. Only the thread itself may call `watch` and `unwatch`; any thread may call the other methods."""
 
     def __init__(self, number: int) -> None:
         """Create the thread; `start` runs it.
@@ -71,16 +72,14 @@ class IOThread:
         """
         self._poll = select.epoll()
         self._wake_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
-        # The eventfd stays open after the thread has ended: other threads may still write to it, and the interpreter's exit uses
-        # it.
+        # Keep the eventfd open after the thread has ended and at interpreter exit, because other threads may still write to it.
         weakref.finalize(self, os.close, self._wake_fd).atexit = False
         self._poll.register(self._wake_fd, _WAKE_EVENTS)
         self._producers: set[ThreadedIO] = set()
         self._connections: dict[int, tuple[Watched, ThreadedIO]] = {}
         self._run_requests: deque[ThreadedIO] = deque()
-        self._alarms: list[
-            tuple[float, int, ThreadedIO]
-        ] = []  # a heap; an entry is stale if its time is not the producer's `alarm`
+        # A heap of (time, serial, producer); an entry is stale if its time differs from the producer's `alarm`.
+        self._alarms: list[tuple[float, int, ThreadedIO]] = []
         self._serial = itertools.count()
         self._sleeping = False
         self.thread = threading.Thread(target=self._run, name=f"tutti-io-{number}", daemon=True)
@@ -90,7 +89,7 @@ class IOThread:
         return len(self._producers)
 
     def add(self, producer: ThreadedIO) -> None:
-        """Run the producer until it has ended."""
+        """Run the producer in this thread until the producer ends."""
         self._producers.add(producer)
         self.request_run(producer)
 
@@ -110,7 +109,7 @@ class IOThread:
             os.eventfd_write(self._wake_fd, 1)
 
     def watch(self, connection: Watched, producer: ThreadedIO) -> None:
-        """Run the producer when the connection has an event."""
+        """From now on, run the producer when the connection has an event."""
         self._poll.register(connection.fileno(), select.EPOLLIN)
         self._connections[connection.fileno()] = connection, producer
 
@@ -120,7 +119,7 @@ class IOThread:
             self._poll.unregister(connection.fileno())
 
     def abandon(self) -> None:
-        """Close the epoll instance: the thread did not start, or it belongs to the parent of this forked child."""
+        """Close the epoll instance of a thread that did not start, or that only the parent of this forked child has."""
         self._sleeping = False
         self._poll.close()
 
@@ -131,7 +130,7 @@ class IOThread:
         try:
             while not _unregister_if_idle(self):
                 self._run_ready(self._sleep())
-        except BaseException as error:  # after any error, waiting threads must get an outcome
+        except BaseException as error:  # includes SystemExit: threads that wait for outcomes must get an error
             LOG.exception("an I/O thread of the client ended with an internal error")
             _unregister(self)
             for producer in list(self._producers):
@@ -139,7 +138,8 @@ class IOThread:
         finally:
             self._poll.close()
             for kept in (self._run_requests, self._alarms, self._connections, self._producers):
-                kept.clear()  # break the reference cycle, so that the eventfd is closed with the last producer
+                # break the reference cycles, so that the eventfd is closed as soon as no producer refers to the thread
+                kept.clear()
 
     def _sleep(self) -> list[tuple[int, int]]:
         """Wait for events, run requests or alarms. Return the epoll events."""
@@ -162,7 +162,7 @@ class IOThread:
                 connection.is_ready = True
                 ready[producer] = None
         called = self._run_requests
-        # Handle only the requests that exist now, so that a producer that requests another run does not delay the others.
+        # Take only the requests that exist now, so that a producer that requests run after run does not delay the others.
         for _ in range(len(called)):
             ready[called.popleft()] = None
         if self._alarms:
@@ -176,7 +176,7 @@ class IOThread:
         alarms = self._alarms
         while alarms and alarms[0][0] <= now:
             at, _, producer = heapq.heappop(alarms)
-            # An entry whose time is not the producer's `alarm` is stale: an earlier alarm replaced it.
+            # Skip a stale entry: an earlier alarm has replaced it.
             if at == producer.alarm:
                 producer.alarm = inf
                 if producer.due <= now:
@@ -185,7 +185,7 @@ class IOThread:
                     self._set_alarm(producer)
 
     def _set_alarm(self, producer: ThreadedIO) -> None:
-        """Set an alarm at the producer's `due`, unless an earlier alarm is set. When that alarm fires, `due` is checked again."""
+        """Set an alarm at the producer's `due`, unless an earlier alarm is set; the thread checks `due` again at each alarm."""
         if producer.due < producer.alarm:
             producer.alarm = producer.due
             heapq.heappush(self._alarms, (producer.due, next(self._serial), producer))
@@ -193,7 +193,7 @@ class IOThread:
     def _run_once(self, producer: ThreadedIO) -> None:
         try:
             ended = producer.run_once()
-        except BaseException as error:  # waiting threads must get an outcome, and the other producers continue
+        except BaseException as error:  # only this producer fails; the other producers of the thread continue
             LOG.exception("the I/O of producer %s ended with an internal error", producer.name)
             _fail_producer(producer, error)
             ended = True
@@ -207,21 +207,21 @@ class IOThread:
 
 
 def _fail_producer(producer: ThreadedIO, error: BaseException) -> None:
-    for _ in range(2):  # the error may occur again in `fail`, which continues where it stopped
+    for _ in range(2):  # `fail` may raise the same error; a second call continues with the remaining batches
         try:
             producer.fail(error)
             return
-        except BaseException:  # the other producers must still get their outcomes
+        except BaseException:  # do not raise, because the caller still has to fail or run the other producers
             LOG.exception("failing the records of producer %s raised an exception", producer.name)
 
 
 _threads: list[IOThread] = []  # I/O threads that are running
 _serial = itertools.count(1)
-_lock = threading.RLock()  # reentrant, because a signal handler may open a producer while the interrupted thread is opening one
+_lock = threading.RLock()  # reentrant, because a signal handler may open a producer while its thread is opening another
 
 
 def run(producer: ThreadedIO) -> None:
-    """Run the producer in a new I/O thread of the process. If the limit is reached, use the thread with the fewest producers.
+    """Run the producer in a new I/O thread; at the limit of threads, in the I/O thread with the fewest producers.
 
     Raises:
         OSError: no descriptor is free for a new thread.
@@ -245,7 +245,7 @@ def run(producer: ThreadedIO) -> None:
 
 
 def _unregister_if_idle(thread: IOThread) -> bool:
-    """If the I/O thread has no producers, unregister it and return True. It then gets no further producers."""
+    """If the I/O thread has no producers, unregister the thread, so that it gets no producers any more, and return True."""
     if len(thread):
         return False
     with _lock:
@@ -263,7 +263,7 @@ def _unregister(thread: IOThread) -> None:
 
 
 def _after_fork() -> None:
-    global _lock  # noqa: PLW0603 - a thread that does not exist in the child may hold the old lock
+    global _lock  # noqa: PLW0603 - the old lock may be held by a thread that only the parent has
     _lock = threading.RLock()
     for thread in _threads:
         thread.abandon()

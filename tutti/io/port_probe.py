@@ -1,9 +1,9 @@
-"""Port probe: detects the protocol of a port that did not answer as a client port, so that the error can name the problem.
+"""Port probe: detects the protocol of a port that did not answer as a client port, so that the error message can name the mistake.
 
-A gateway has several ports (client P, group P+1, reads P+2, admin P+3), which a plain TCP connection can distinguish. A ZeroMQ port
-sends its greeting at once, a gRPC port sends its HTTP/2 settings at once, and an HTTP port answers a request. The group port also
-uses ZeroMQ. With keys, the group port's greeting names CURVE (RFC 23, 26); without keys, the group port answers a client's message
-with a refusal.
+A gateway has four ports: client (P), group (P+1), reads (P+2) and admin (P+3). A plain TCP connection can distinguish the ports. A
+ZeroMQ port sends its greeting at once, a gRPC port sends its HTTP/2 settings at once, and an HTTP port answers a request. The
+client port and the group port both use ZeroMQ. With keys, the greeting of the group port names CURVE (RFC 23, 26). Without keys,
+the group port answers the message of a client with a refusal.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from tutti.data.frames.frame import Buffer
 _HTTP_2_SETTINGS = re.compile(rb"\x00..\x04", re.DOTALL)
 _ZEROMQ = b"\xff"
 _GREETING_BYTES = 64  # RFC 23
-_GREETING = _ZEROMQ + bytes(8) + b"\x7f\x03"  # after this part of a greeting, the peer sends the rest of its own greeting
+_GREETING = _ZEROMQ + bytes(8) + b"\x7f\x03"  # first part of a greeting, after which the peer sends the rest of its greeting
 _MECHANISM = slice(12, 32)
 _PARTS_MAX = 3  # number of TCP segments in which a greeting may arrive
 _REFUSAL = b"R"
@@ -34,14 +34,14 @@ _REQUEST = b"GET /v1/status HTTP/1.1\r\nhost: gateway\r\nconnection: close\r\n\r
 
 
 class ProbeResult(NamedTuple):
-    """The result of a probe, as the end of a sentence about the address. `wrong`: the port is certainly not a client port."""
+    """The result of a probe: `text` for an error message about the address; `wrong` is True for a port other than a client port."""
 
     text: str
     wrong: bool = False
 
 
 class _Refusal(msgspec.Struct):
-    """The refusal that the group port sends to unknown peers, with only the fields that this module reads."""
+    """The refusal that a group port sends to unknown peers; the message has more fields."""
 
     protocol: int
     group: str
@@ -59,7 +59,7 @@ def probe_port(address: Address) -> ProbeResult:
             try:
                 first = connection.recv(limits.PROBE_BYTES_MAX)
             except TimeoutError:
-                # ZeroMQ and gRPC servers send first. A port that waits for the client may be HTTP.
+                # ZeroMQ and gRPC servers send first, so a server that waits for the client may speak HTTP.
                 connection.sendall(_REQUEST)
                 first = connection.recv(limits.PROBE_BYTES_MAX)
             if first.startswith(_ZEROMQ):
@@ -76,7 +76,7 @@ def probe_port(address: Address) -> ProbeResult:
 
 
 def _greeting(connection: socket.socket, first: bytes) -> bytes:
-    """Return the part of the greeting that arrives. The peer sends its mechanism only after it receives a greeting."""
+    """Return as much of the peer's greeting as arrives. The peer sends the mechanism only after it gets the start of a greeting."""
     try:
         connection.sendall(_GREETING)
         for _ in range(_PARTS_MAX):
@@ -88,7 +88,7 @@ def _greeting(connection: socket.socket, first: bytes) -> bytes:
 
 
 def explain_message(data: Buffer, error: Exception, address: Address) -> ProbeResult:
-    """Explain a message that no gateway sends to clients."""
+    """Explain a received message that no client port sends: its peer is another port, or not a gateway."""
     if bytes(memoryview(data)[:1]) == _REFUSAL:
         try:
             msgspec.msgpack.decode(memoryview(data)[1:], type=_Refusal)
@@ -129,9 +129,9 @@ def _wrong(language: str, port: str, above: int, address: Address) -> str:
 
 
 class RunningProbe:
-    """A probe in a thread, shared by all callers that wait for the address.
+    """A probe in its own thread, which all callers that wait for the same address share.
 
-    `result` is None until the probe ends, after some seconds.
+    The attribute `result` is None until the probe ends, after some seconds.
     """
 
     def __init__(self, address: Address) -> None:
@@ -154,7 +154,7 @@ class RunningProbe:
             self.result = result
             if _running.get(self.address) is self:
                 del _running[self.address]
-        # No lock is needed: callers cannot join a finished probe, so the list no longer changes.
+        # Iterate without the lock, because callers cannot join a finished probe, so the list no longer changes.
         for wake in self.wakes:
             wake()
 
@@ -164,7 +164,7 @@ _lock = threading.Lock()
 
 
 def start_probe(address: Address, wake: Callable[[], None]) -> RunningProbe:
-    """Start a probe of the address, or join a running one. `wake` is called when `result` is set."""
+    """Start a probe of the address, or join a running probe, which calls `wake` when its `result` is set."""
     with _lock:
         running = _running.get(address)
         if running is not None:
@@ -180,7 +180,7 @@ def start_probe(address: Address, wake: Callable[[], None]) -> RunningProbe:
 
 
 def _after_fork() -> None:
-    global _lock  # noqa: PLW0603 - a thread that does not exist in the child may hold the old lock
+    global _lock  # noqa: PLW0603 - the old lock may be held by a thread that only the parent has
     _lock = threading.Lock()
     _running.clear()
 

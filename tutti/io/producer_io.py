@@ -1,7 +1,6 @@
-"""Producer I/O: moves one producer's messages over its connections. The ordered delivery and each lane have a connection of their
-own.
+"""Producer I/O: sends and receives one producer's messages. The ordered delivery and each lane have separate connections.
 
-An I/O thread of the process runs the producer I/O.
+An I/O thread, which several producers may share, runs the producer I/O.
 """
 
 from __future__ import annotations
@@ -34,9 +33,9 @@ _POLL_S = limits.POLL_US_MAX / US
 
 
 class ProducerIO:
-    """Runs an ordered delivery over one connection at a time, and lanes in parallel.
+    """Runs the ordered delivery of a producer over one connection at a time, and its lanes over parallel connections.
 
-    The attributes `io_thread`, `due` and `alarm` are documented in io_thread.py.
+    `ThreadedIO` documents the attributes `io_thread`, `due` and `alarm`.
     """
 
     io_thread: IOThread | None = None
@@ -51,7 +50,7 @@ class ProducerIO:
         self.due = self.alarm = inf
         self._addresses = addresses
         self._asleep = False
-        self._run_requested = False  # True if a run was requested after the current run checked for unsent batches
+        self._run_requested = False  # True if a thread requested a run after the current run took its batches
         self._stopping = False
         self._released = False
         self._finished = threading.Event()
@@ -79,18 +78,15 @@ class ProducerIO:
             raise Unavailable(what) from error
 
     def add_lanes(self, lanes: UnorderedDelivery) -> None:
-        """Also run these lanes from now on. May be called in any thread."""
-        # Set this before the lanes become visible, so that their first record wakes the I/O thread.
+        """Run these lanes too from now on. May be called in any thread."""
+        # Set `wake` before the lanes become visible, so that their first record wakes the I/O thread.
         lanes.accumulator.wake = self.wake
         self.lanes = lanes
         self.wake()
 
     def wake(self) -> None:
-        """Request a run, unless the current thread is in a run.
-
-        May be called in any thread, with or without the accumulator's lock.
-        """
-        # A run ends by setting `_asleep` and then reading `_run_requested`, so that no request is lost.
+        """Request a run. Callable in any thread, with or without the accumulator's lock."""
+        # No request is lost: `wake` sets `_run_requested`, then reads `_asleep`; a run sets `_asleep`, then reads `_run_requested`.
         self._run_requested = True
         if self._asleep:
             self._asleep = False
@@ -98,10 +94,10 @@ class ProducerIO:
                 self.io_thread.request_run(self)
 
     def stop(self) -> None:
-        """Stop the producer. Records without an outcome fail; a spool keeps its records."""
+        """Stop the producer. Records without an outcome fail, but spooled records stay in the spool."""
         self._stopping = True
         self.wake()
-        # A callback runs in the I/O thread, which cannot wait for its own end.
+        # In a callback, do not wait: callbacks run in the I/O thread, which cannot wait for itself.
         if self.io_thread is not None and not getattr(outcome_thread, "here", False):
             self._finished.wait(limits.STOP_US_MAX / US)
         if self.disk_thread is not None:
@@ -122,7 +118,7 @@ class ProducerIO:
         self._detach()
 
     def report(self, seconds: float) -> str:
-        """Return the last result at each address, as text for an error."""
+        """Return an error text with the last result at each address."""
         results, trouble = self._ordered_connection.endpoints.summary(), self.delivery.session.trouble
         last = f"; last answer: {trouble}" if trouble and trouble not in results else ""
         return f"no gateway accepted producer {self.delivery.name!r} within {seconds:g} s: {results}{last}"
@@ -147,17 +143,17 @@ class ProducerIO:
         return sum(accumulator.undelivered() for accumulator in self.accumulators)
 
     def flush(self, timeout: float | None) -> int:
-        """Wait up to `timeout` seconds for all outcomes. Return the number of records without one.
+        """Wait up to `timeout` seconds for all outcomes. Return the number of records without an outcome.
 
         Raises:
             UsageError: called in `on_delivery`, in a signal handler that interrupted this producer, or in a forked child.
         """
         if self.pid != os.getpid():
-            self.delivery.accumulator.check()  # raises in a forked child, where records of the parent process have no outcome
+            self.delivery.accumulator.check()  # raises, because a forked child cannot wait for records of its parent
         deadline = None if timeout is None else time.monotonic() + timeout
         accumulators = self.accumulators
         for accumulator in accumulators[1:]:
-            accumulator.flush(0.0)  # close the batches of lanes at once, without waiting for ordered ones
+            accumulator.flush(0.0)  # close the open unordered batch at once, before the wait for ordered batches
         return sum(
             accumulator.flush(None if deadline is None else max(0.0, deadline - time.monotonic())) for accumulator in accumulators
         )
@@ -189,7 +185,7 @@ class ProducerIO:
         return False
 
     def fail(self, error: BaseException) -> None:
-        """End after an exception in `run_once`, so that all waiting threads get an error."""
+        """End the producer after an exception in `run_once`, so that all waiting threads get an error."""
         self._end(Unknown(f"the producer's I/O thread ended with an internal error: {error!r}"))
         self._close()
 
@@ -225,7 +221,7 @@ class ProducerIO:
 
     def _work(self, now: float) -> None:
         accumulator, lanes = self.delivery.accumulator, self.lanes
-        # Callbacks run while answers are handled, and may send records. These records form one batch.
+        # Callbacks that run while answers are handled may send records; `cork` collects these records in one batch.
         accumulator.cork()
         for connection in self._connections.values():
             connection.receive(now)
@@ -242,13 +238,12 @@ class ProducerIO:
 
     def _update_connections(self, lanes: UnorderedDelivery) -> None:
         """Keep one session connection for each current lane."""
-        self._ordered_connection.probes = False  # a probe would delay the lanes
+        self._ordered_connection.probes = False  # the wait for a probe would delay the lanes
         for sender in [sender for sender in self._connections if sender is not self.delivery and sender not in lanes.senders]:
             self._connections.pop(sender).bye()
         for lane in lanes.senders:
             if lane not in self._connections:
-                # If a gateway's lane waits for outcomes, the gateway was unavailable recently. So a new lane tries that gateway
-                # last.
+                # A gateway whose lane waits for outcomes was unavailable recently, so a new lane tries this gateway last.
                 waiting = {
                     address
                     for connection in self._connections.values()
@@ -262,7 +257,7 @@ class ProducerIO:
     def _next_time(self, now: float) -> float:
         """Return the monotonic time of the next run if no message arrives before; 0 means at once."""
         delivery, lanes = self.delivery, self.lanes
-        # There may be new work since `work` ran, for example because a callback sent records.
+        # New work may have come up since `work` ran, for example records that a callback sent.
         if self._stopping or delivery.accumulator.rejected or (delivery.source.queue and delivery.may_send(now)):
             return 0.0
         until = min(now + _POLL_S, delivery.next_time(now))

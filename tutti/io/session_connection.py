@@ -1,4 +1,4 @@
-"""Session connection: moves messages between one sender and its current connection. It tries one address after another."""
+"""Session connection: connects one sender to one gateway address after another, and passes on messages in both directions."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class ConnectionWatch(Protocol):
     """The part of the producer's I/O that a session connection uses."""
 
     def watch(self, connection: ZmtpConnection) -> None:
-        """Watch a new connection; its events request a run."""
+        """Watch a new connection, so that its events cause runs of the producer."""
 
     def unwatch(self, connection: ZmtpConnection) -> None:
         """Stop watching a connection that is about to be closed."""
@@ -36,7 +36,7 @@ class ConnectionWatch(Protocol):
 
 
 class _NoWatch:
-    """Replaces the `ConnectionWatch` of a closed session connection, so that no reference cycle remains."""
+    """Placeholder for the `ConnectionWatch` of a closed session connection, which breaks the reference cycle."""
 
     def watch(self, connection: ZmtpConnection) -> None:
         """Do nothing."""
@@ -49,7 +49,7 @@ class _NoWatch:
 
 
 class SessionConnection:
-    """Connection of one sender. Used by one thread, which calls `receive`, runs the sender, and then calls `send`.
+    """Connection of one sender. One thread calls `receive`, runs the sender, and then calls `send`.
 
     Attributes:
         connection: the current connection, or None.
@@ -72,27 +72,27 @@ class SessionConnection:
         self._probe: RunningProbe | None = None
         self._connect_at = 0.0
         self._connect_until = 0.0
-        self._wrong_port = False  # True if a message showed that the address is not a client port
+        self._wrong_port = False  # True if a message from the peer shows that the address is not a client port
 
     @property
     def endpoints(self) -> Endpoints:
-        """The endpoints that are currently in use."""
+        """The endpoints in use: all of them, or only those of the pinned gateway."""
         return self._pinned or self._endpoints
 
     @property
     def addresses(self) -> list[Address]:
-        """The address of the current connection, or all addresses that may be tried."""
+        """The address of the current connection; without a connection, all addresses to try."""
         return [self.connection.address] if self.connection is not None else self.endpoints.addresses
 
     def receive(self, now: float) -> None:
-        """Connect if it is time, and handle received messages."""
+        """Connect if the retry delay is over, and handle received messages."""
         if self._probe is not None and self._probe.result is not None:
             self._next_address(self._probe.address, self._probe.result, now)
         connection = self.connection
         if connection is None and self._connect_at <= now:
             connection = self._connect(now)
         if connection is not None:
-            # Without an event there is nothing to read; returning here saves a system call in each run.
+            # Poll the connection only after an event or a timeout, which saves a system call in most runs.
             if connection.is_ready or connection.due() <= now:
                 connection.wait(0.0)
             self._handle_events(connection, now)
@@ -115,7 +115,7 @@ class SessionConnection:
             self._disconnect(connection, self.session.drop, now)
             connection = None
         while outbox:
-            # The remaining messages stay in the outbox until the connection is up and has free space.
+            # Keep messages in the outbox until the connection is up and its send queue has space.
             if connection is None or not connection.up or not connection.send(outbox[0]):
                 return
             outbox.popleft()
@@ -137,7 +137,7 @@ class SessionConnection:
         """Drop the connection, with everything queued in it."""
         self._connect_at, self._probe = inf, None
         self._drop()
-        # The producer I/O and this object refer to each other. Break the cycle, so that both are freed at once.
+        # Break the reference cycle with the producer I/O, so that both objects are freed at once.
         self._watch = _NoWatch()
 
     def _drop(self) -> None:
@@ -149,11 +149,9 @@ class SessionConnection:
     def _handle_events(self, connection: ZmtpConnection, now: float) -> None:
         while connection.has_events and (event := connection.next_event()) is not None:
             if event is ConnectionEvent.UP:
-                # The session starts with Hello. The loop continues, because the end of the connection may already have been
-                # reported.
                 self.endpoints.record("connected")
                 self.session.connected(now)
-                continue
+                continue  # the next event may already be the end of the connection
             self._disconnect(connection, connection.trouble or ("the connection was lost" if connection.was_up else None), now)
             return
         if not connection.up and now >= self._connect_until:
@@ -164,7 +162,7 @@ class SessionConnection:
     def _read(self, connection: ZmtpConnection, now: float) -> None:
         data: Buffer | None = None
         try:
-            # The number is bounded, so that one busy connection does not delay the other producers of the thread.
+            # Limit the messages per run, so that a busy connection does not delay the other producers of the thread.
             for _ in range(limits.ANSWERS_A_TURN_MAX):
                 data = connection.receive()
                 if data is None:
@@ -176,10 +174,10 @@ class SessionConnection:
                 LOG.warning("%s: %s", connection.address, error)
 
     def _disconnect(self, connection: ZmtpConnection, reason: str | None, now: float) -> None:
-        """Drop the connection. If `reason` is None, probe the address."""
+        """Drop the connection and try the next address. If `reason` is None, probe the old address first."""
         self._drop()
         session, endpoints = self.session, self.endpoints
-        # The gateway worked, so the retry delay starts again at its minimum.
+        # A gateway that opened an epoch worked, so the retry delay starts again at its minimum.
         if session.state is State.OPEN:
             endpoints.reset_delay()
         self.sender.disconnected()
@@ -188,14 +186,14 @@ class SessionConnection:
             self._endpoints.update(welcome.gateways, welcome.silent, welcome.state == "primary")
         wrong, self._wrong_port = self._wrong_port, False
         if reason is None and self.probes:
-            # The probe wakes the I/O thread when it ends. The next address is tried only then.
+            # Try the next address only after the probe, which wakes the I/O thread at its end.
             self._connect_at = inf
             self._probe = start_probe(connection.address, self._watch.wake)
         else:
             self._next_address(connection.address, ProbeResult(reason or "it did not answer", wrong), now)
 
     def _next_address(self, address: Address, result: ProbeResult, now: float) -> None:
-        """Record the result at `address`, and connect to the next address after a delay."""
+        """Record the result at `address`, and schedule the connection to the next address."""
         session, endpoints = self.session, self.endpoints
         self._probe = None
         session.trouble = f"{address}: {result.text}"
@@ -205,12 +203,12 @@ class SessionConnection:
             self.sender.end(ConfigError(endpoints.summary()))
 
     def _pin(self, gateway: tuple[str, str], address: Address) -> None:
-        """Use only the given gateway (name and url), at its known or announced addresses. An empty name allows any gateway."""
+        """Use only the given gateway (name, url), at `address` or its url. An empty name allows any gateway."""
         name, url = gateway
         if not name:
             self._pinned = None
             return
-        # Keep the endpoints across attempts, because they hold the results and the retry delay of this gateway.
+        # Keep the endpoints of the gateway across attempts, because they contain its results and its retry delay.
         if self._pinned is None:
             self._pinned = Endpoints([address])
         if url:

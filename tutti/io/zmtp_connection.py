@@ -1,8 +1,7 @@
-"""ZMTP connection: one connection to the client port of one gateway, over a plain socket. The connection acts as a DEALER that does
-not reconnect.
+"""ZMTP connection: a connection to the client port of one gateway, over a plain socket: a ZeroMQ DEALER that never reconnects.
 
-A broken connection is dropped with all messages queued in it. The sender knows which messages have no answer, and sends them again
-in order over a new connection. The owning thread does the connection's I/O itself, so that no other thread has to wake up.
+When a connection breaks, the messages in its queue are lost. The sender knows which messages have no answer, and sends them again
+in order over a new connection. The thread that owns a connection performs the I/O itself, so that no other thread has to wake up.
 """
 
 from __future__ import annotations
@@ -49,18 +48,18 @@ class ConnectionEvent(enum.Enum):
 
     UP = "up"
     REFUSED = "refused"  # no process listens, or the host is unreachable; `trouble` has the reason
-    DOWN = "down"  # the connection ended; without an earlier UP, the peer does not use ZMTP
+    DOWN = "down"  # the connection ended; if it was never UP, the peer does not speak ZMTP
 
 
 class ZmtpConnection:
     """A connection to `address`, used by one thread.
 
     Attributes:
-        is_ready: True if `fileno` had an event that `wait` must handle; set by the I/O thread.
+        is_ready: True if `fileno` had an event that `wait` must handle; the I/O thread sets it.
     """
 
     def __init__(self, address: Address, credentials: Credentials | None = None) -> None:
-        """Start to connect; `next_event()` returns the result. With `credentials`, the gateway must have one of the keys in them.
+        """Start to connect; `next_event()` returns the result. The gateway must have one of the keys in `credentials`, if given.
 
         Raises:
             OSError: no descriptor is free.
@@ -80,7 +79,7 @@ class ZmtpConnection:
         self._stream: FrameReader | None = None
         self._outgoing: SendQueue | None = None
         self._keepalive_at = 0.0  # time at which the current keepalive interval ends
-        self._unanswered = 0  # number of successive keepalive intervals in which nothing arrived
+        self._unanswered = 0  # number of keepalive intervals since data last arrived
         self._mask = 0
         self._poll = select.epoll()
         self._lookup: Resolver | None = None
@@ -94,8 +93,8 @@ class ZmtpConnection:
             self._poll.register(self._lookup.fd, _READ)
 
     def orphan(self) -> None:
-        """In a forked child, mark the connection as broken, because it belongs to the parent."""
-        self._poll.close()  # a change here would change the parent's epoll instance
+        """In a forked child, mark the connection as broken, because the parent uses it."""
+        self._poll.close()  # close it first: parent and child share the epoll instance, so a change would affect the parent
         self._poll = select.epoll()
         self._close_lookup()
         self._received.clear()
@@ -106,7 +105,7 @@ class ZmtpConnection:
 
     @property
     def trouble(self) -> str:
-        """The reason why there is no connection, if this client knows it; empty if only a port probe can find it."""
+        """The reason why the connection failed; empty if only a port probe can determine the reason."""
         if self._lookup is not None:
             return "the host name is not resolved yet: no name server answered in time"
         return self._refused
@@ -151,10 +150,10 @@ class ZmtpConnection:
         self._events.append(event)
         self.has_events = True
         if connection is not None:
-            connection.close()  # closing also removes the descriptor from epoll
+            connection.close()  # the kernel then removes the descriptor from the epoll instance
 
     def _on_socket_event(self, mask: int) -> None:
-        """Handle an event of the socket."""
+        """Continue to connect, shake hands, or transfer data, after an event of the socket."""
         connection = self._socket
         if connection is None:
             return
@@ -183,7 +182,7 @@ class ZmtpConnection:
             self._end(ConnectionEvent.DOWN)
 
     def _greet(self, connection: socket.socket) -> None:
-        """Send the first bytes of a connection, which fit into the empty socket buffer."""
+        """Send the start of the handshake, which always fits into the empty socket buffer."""
         handshake = NullHandshake(b"DEALER", b"ROUTER") if self._credentials is None else self._credentials.calling()
         self._handshake = handshake
         connection.sendall(handshake.data_to_send())
@@ -194,17 +193,17 @@ class ZmtpConnection:
             if self._credentials is not None:
                 self._refused = "the gateway ended the connection: it has no keys, or its keys are not those of the credentials"
             raise ConnectionEnded
-        # The bytes after the handshake belong to the stream, because the peer sends without waiting.
+        # Bytes after the handshake (`rest`) belong to the message stream, because the peer does not wait for an answer.
         rest = handshake.receive_data(data)
         if answer := handshake.data_to_send():
-            connection.sendall(answer)  # fits, as in `_greet`
+            connection.sendall(answer)  # always fits into the socket buffer, as in `_greet`
         if rest is None:
             return
         self._handshake = None
         source: socket.socket | CurveReceiver = connection
         self._outgoing = SendQueue(connection)
         if handshake.box is not None:
-            from tutti.zmtp.curve_stream import CurveReceiver, CurveSendQueue  # noqa: PLC0415 - crypto only for clients with keys
+            from tutti.zmtp.curve_stream import CurveReceiver, CurveSendQueue  # noqa: PLC0415 - loads cryptography only with keys
 
             self._outgoing = CurveSendQueue(connection, handshake.box)
             source = self._opening = CurveReceiver(connection, handshake.box, rest, limits.ANSWER_BYTES_MAX, lambda _: True)
@@ -213,7 +212,7 @@ class ZmtpConnection:
         self._stream = FrameReader(source, scratch, limits.ANSWER_BYTES_MAX, lambda _: True, rest, on_command=self._command)
         self._keepalive_at = time.monotonic() + _KEEPALIVE_S
         self._events.append(ConnectionEvent.UP)
-        # These bytes have already been read, so epoll reports no event for them.
+        # Handle the bytes in `rest` now, because they have left the socket, so epoll reports no event for them.
         if rest or (self._opening is not None and self._opening.unread):
             self._read(self._stream)
 
@@ -224,10 +223,10 @@ class ZmtpConnection:
             self._send()
 
     def next_event(self) -> ConnectionEvent | None:
-        """Return the next event of the connection, or None. The end of the connection is reported after all received messages."""
+        """Return the next event of the connection, or None. The event DOWN comes only after all received messages."""
         if not self._events:
             self._poll_events(0.0)
-        # Messages that arrived before the end are handled first.
+        # The caller must first receive the messages that arrived before the end.
         if not self._events or (self._received and self._events[0] is ConnectionEvent.DOWN):
             return None
         event = self._events.popleft()
@@ -238,14 +237,14 @@ class ZmtpConnection:
     # Messages
 
     def send(self, parts: Sequence[Buffer]) -> bool:
-        """Send one message. Return False if the queue is full. Large parts are not copied, so the caller must not change them."""
+        """Send one message. Return False if the queue is full. The caller must not change large parts, which are not copied."""
         outgoing = self._outgoing
         if outgoing is None:
-            return True  # the connection has broken: the message is lost, and `next_event` reports the end
+            return True  # the connection is broken, so the message is lost, and `next_event` returns DOWN
         if len(outgoing) >= limits.CLIENT_WINDOW_FRAMES:
             return False
         outgoing.append(encode_message(parts))
-        # Only the first message is written at once. Later ones wait until the socket is writable.
+        # Write at once only if the queue was empty; otherwise the socket is not writable, and epoll will report when it is.
         if len(outgoing) == 1:
             self._send()
         return True
@@ -259,9 +258,10 @@ class ZmtpConnection:
         except OSError:
             self._outgoing = None
             if self._socket is not None:
-                with contextlib.suppress(OSError):  # the peer may also have closed its end
+                with contextlib.suppress(OSError):  # the connection may have ended in both directions already
                     self._socket.shutdown(socket.SHUT_RDWR)
-        self._watch(_READ | _WRITE if self._outgoing else _READ)  # the next read gets the remaining messages, then the end
+        # After an error, `_outgoing` is None; the next read returns the remaining messages, and then the end.
+        self._watch(_READ | _WRITE if self._outgoing else _READ)
 
     def _read(self, stream: FrameReader) -> None:
         self._unanswered = 0
@@ -276,7 +276,7 @@ class ZmtpConnection:
         """Return the next message of the gateway, or None.
 
         Raises:
-            FormatError: the peer sent a message that no gateway sends. No further message is returned.
+            FormatError: the peer sent a message that no gateway sends. The connection is broken.
         """
         if not self._received:
             return None
@@ -288,18 +288,17 @@ class ZmtpConnection:
     # Waiting
 
     def is_alive(self) -> bool:
-        """Return True unless the kernel has seen the end of the connection. Unread messages do not hide the end."""
+        """Return False if the connection has ended, even if unread messages remain."""
         if self._socket is None:
             return False
-        # POLLRDHUP reports the end of the stream even while messages before it are unread.
+        # POLLRDHUP reports the end of the stream even while earlier messages are unread.
         poll = select.poll()
         poll.register(self._socket, select.POLLRDHUP)
         return not poll.poll(0)
 
     def wait(self, timeout_s: float) -> None:
-        """Wait for a message, an event, space in the send buffer, or the timeout.
-
-        Afterwards, `readable` and `has_events` are up to date.
+        """Handle socket events and keepalive; wait up to `timeout_s` seconds for the first event. Update `readable`,
+        `has_events`.
         """
         self.is_ready = False
         self._poll_events(self._wait_limit_s(timeout_s))
@@ -316,7 +315,7 @@ class ZmtpConnection:
             self._on_socket_event(mask)
             return
         found = names.drain()[self.address.host]
-        # Unregister before the lookup closes its descriptor, because the new socket may get the same number.
+        # Unregister the descriptor before it is closed, because the new socket may get the same number.
         self._poll.unregister(fd)
         self._close_lookup()
         if found:
@@ -325,13 +324,13 @@ class ZmtpConnection:
             self._refuse(f"the host name is unknown ({names.error(self.address.host)})")
 
     def due(self) -> float:
-        """Return the monotonic time at which `wait` must run, to return events or send a ping, if nothing arrives before."""
+        """Return the monotonic time at which the caller must call `wait` if nothing arrives before; 0 for at once."""
         if self._received or self._events:
             return 0.0
         return inf if self._stream is None else self._keepalive_at
 
     def _wait_limit_s(self, timeout_s: float) -> float:
-        """Return the longest wait: 0 if something is ready, otherwise up to the next keepalive action."""
+        """Return how long to wait: 0 if a message or an event is ready, otherwise at most until the next keepalive action."""
         if self._received or self._events:
             return 0.0
         if self._stream is None:
@@ -342,22 +341,24 @@ class ZmtpConnection:
         return 0.0 if self._events else max(0.0, min(timeout_s, self._keepalive_at - now))
 
     def _keepalive(self, now: float) -> None:
-        """Count a keepalive interval without received data. Time during which this process is suspended does not count."""
+        """Count a keepalive interval. Counting intervals instead of time ignores the time during which this process is
+        suspended.
+        """
         self._keepalive_at = now + _KEEPALIVE_S
         self._unanswered += 1
         if self._unanswered > _UNANSWERED_MAX:
             self._end(ConnectionEvent.DOWN)
-        # A ping is useful only if no queued message makes the peer answer.
+        # Send a ping only if the send queue is empty, because any queued message makes the peer answer.
         elif self._unanswered > 1 and self._outgoing is not None and not self._outgoing:
             self._outgoing.append(EncodedMessage([PING], len(PING)))
             self._send()
 
     def fileno(self) -> int:
-        """Return the descriptor that becomes readable when `wait` would return."""
+        """Return the descriptor that becomes readable when `wait` has socket events to handle."""
         return self._poll.fileno()
 
     def close(self, linger_s: float = 0.0) -> None:
-        """Drop the connection. Allow `linger_s` seconds for sending queued messages."""
+        """Close the connection, after up to `linger_s` seconds in which queued messages are sent."""
         _connections.discard(self)
         self._close_lookup()
         connection, self._socket = self._socket, None
@@ -371,7 +372,7 @@ class ZmtpConnection:
 
 
 def connection_failure(error: OSError) -> str:
-    """Return the error text for a connection that cannot be created."""
+    """Return the error text for a socket that cannot be created."""
     return f"the connection cannot be created: {error.strerror}; raise the limit of open files of this process"
 
 
@@ -384,5 +385,5 @@ after_fork(_after_fork)
 
 
 def _resolve(host: str) -> str:
-    """Return the address to connect to, preferring IPv4, on which gateways listen by default."""
+    """Return an address of the host; prefer IPv4, because gateways listen on IPv4 by default."""
     return min(addresses(host), key=lambda address: ":" in address)

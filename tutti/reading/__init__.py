@@ -1,1 +1,1 @@
-"""Cursors over sources, and the text forms of records and positions."""
+"""Cursors over sources of records, and the text forms of records and positions."""

@@ -11,7 +11,7 @@ from tutti.sources.source import Source
 
 
 class CursorProtocol(Protocol):
-    """Interface of cursors over one log or over several lanes. No method waits past the deadline of the call."""
+    """Interface of cursors over one log or over several lanes. No method waits longer than the deadline given to `open`."""
 
     @property
     def position(self) -> object:
@@ -19,11 +19,11 @@ class CursorProtocol(Protocol):
 
     @property
     def end(self) -> object:
-        """The exclusive end, as `Reader.end` returns it; None without one."""
+        """The exclusive end, as `Reader.end` returns it; None for no end."""
 
     @property
     def mark(self) -> object:
-        """The current position. A caller that compares two marks detects that another call has moved the position in between."""
+        """The lane and position in comparable form. Two different marks show that another call moved the position in between."""
 
     @property
     def lane(self) -> str:
@@ -33,13 +33,13 @@ class CursorProtocol(Protocol):
         """Set the position in the log of the last batch: the caller has received every record below this offset."""
 
     def finished(self) -> bool:
-        """True if the position is at the end of the range."""
+        """Return True if the position has reached the end of the range."""
 
     def open(self, deadline: Deadline) -> bool:
-        """Start reading from the position up to the frontier. Return False if there is nothing committed to read."""
+        """Open a scan from the position up to the frontier. Return False if no committed record is available."""
 
     def next_batch(self) -> ScanBatch | None:
-        """Return the next batch of the open scan; None after the last."""
+        """Return the next batch of the open scan; None after the last batch."""
 
     def close(self) -> None:
         """Release the source."""
@@ -49,9 +49,9 @@ class Cursor:
     """A cursor over a range of one log. With `follow`, the cursor waits for records that are committed later.
 
     Args:
-        source: the log.
+        source: source of the log's records.
         position: first offset.
-        end: exclusive end offset; None without one.
+        end: exclusive end offset (None: no end).
         follow: wait for records that are committed later.
         topics, columns: as in `ScanRequest`.
         patience: seconds to search for a gateway.
@@ -69,7 +69,7 @@ class Cursor:
         patience: float,
         lane: str = "",
     ) -> None:
-        """Start at `position`, without a request to the source."""
+        """Create a cursor at `position`, without a request to the source."""
         self.lane = lane
         self.source = source
         self.position = position
@@ -83,24 +83,24 @@ class Cursor:
 
     @property
     def mark(self) -> int:
-        """As `CursorProtocol.mark`."""
+        """See `CursorProtocol.mark`."""
         return self.position
 
     def advance(self, offset: int) -> None:
-        """As `CursorProtocol.advance`."""
+        """See `CursorProtocol.advance`."""
         self.position = offset
 
     def skip_to(self, start: int) -> None:
-        """Move the start of an unread range to a later offset. If the end would be below the start, move the end too."""
+        """Move the start of an unread range to a later offset; move the end too if it would be below the new start."""
         self.position = start
         self.end = None if self.end is None else max(self.end, start)
 
     def finished(self) -> bool:
-        """As `CursorProtocol.finished`."""
+        """See `CursorProtocol.finished`."""
         return self.end is not None and self.position >= self.end
 
     def open(self, deadline: Deadline) -> bool:
-        """As `CursorProtocol.open`; with `follow`, wait for the frontier to pass the position."""
+        """See `CursorProtocol.open`; with `follow`, wait until the frontier is above the position."""
         if self.is_open():
             return True
         upto = self.end
@@ -114,26 +114,27 @@ class Cursor:
         return True
 
     def is_open(self) -> bool:
-        """True if the open scan continues at the position. A caller that stopped inside a batch has to open a new scan."""
-        if self._reached != self.position:  # the open scan is ahead of the records that the caller received
+        """Return True if a scan is open and its next batch begins at the position."""
+        if self._reached != self.position:  # the caller stopped within a batch, so it needs a new scan from the position
             self._batches = None
         return self._batches is not None
 
     @property
     def has_unread(self) -> bool:
-        """True if the open scan has unread offsets."""
+        """True if the position is below the end of the latest scan."""
         return self.position < self._upto
 
     def open_upto(self, upto: int, deadline: Deadline) -> None:
         """Open a scan from the position up to a committed offset."""
         self._upto, self._reached = upto, self.position
-        # A cursor that follows the log also waits for topics that do not exist yet.
+        # With `follow`, a topic need not exist yet (`absent_ok`), because the cursor waits for its first record.
         request = ScanRequest(self.position, upto, self._topics, self._columns, absent_ok=self._follow, time_left=deadline.left)
         self._batches = self.source.scan(request)
 
     def next_batch(self) -> ScanBatch | None:
-        """As `CursorProtocol.next_batch`; after the last batch, the position is the end of the scan."""
-        batches, self._batches = self._batches, None  # a generator that has raised is finished, so the next call opens a new one
+        """See `CursorProtocol.next_batch`; after the last batch, the position is the end of the scan."""
+        # if `next` raises, the scan has ended, and the next call of `open` opens another
+        batches, self._batches = self._batches, None
         batch = None if batches is None else next(batches, None)
         if batch is None:
             self.position = self._upto
@@ -142,6 +143,6 @@ class Cursor:
         return batch
 
     def close(self) -> None:
-        """As `CursorProtocol.close`."""
+        """See `CursorProtocol.close`."""
         self._batches = None
         self.source.close()

@@ -14,9 +14,10 @@ from tutti.reading.range_bounds import time_text
 
 
 def json_lines(batch: pa.RecordBatch) -> Iterator[bytes]:
-    """Yield one JSON line for each record, without the newline, with the columns in the order of the batch.
+    """Yield one JSON line for each record, without the newline. The fields have the order of the batch's columns.
 
-    UTF-8 bytes become text; other bytes become base64 in a field named `..._base64`. Times are ISO 8601 in UTC with microseconds.
+    Keys and values become text if they are UTF-8, and otherwise base64 in a field such as `value_base64`. Times are ISO 8601 in UTC
+    with microseconds.
     """
     columns = [_column(name, batch.column(number)) for number, name in enumerate(batch.schema.names)]
     for row in zip(*columns, strict=True):
@@ -24,7 +25,7 @@ def json_lines(batch: pa.RecordBatch) -> Iterator[bytes]:
 
 
 def truncated_json_lines(batch: pa.RecordBatch, bytes_max: int) -> Iterator[bytes]:
-    """As `json_lines`, with each value limited to its first `bytes_max` bytes; the field `..._bytes` then has its full length."""
+    """As `json_lines`, but cut each key and value after `bytes_max` bytes; a field such as `value_bytes` has the full length."""
     columns: dict[str, list[Any]] = {name: batch.column(name).to_pylist() for name in ("key", "value")}
     for number, line in enumerate(json_lines(batch.drop_columns(["headers"]))):
         shown = orjson.loads(line)
@@ -41,7 +42,7 @@ def _truncated(name: str, value: bytes | None, bytes_max: int) -> dict[str, obje
         return dict([bytes_field(name, value)])
     field, _ = bytes_field(name, value)
     part = value[:bytes_max]
-    # `ignore` drops a character that was cut in the middle.
+    # `errors="ignore"` drops a UTF-8 character that the cut has split.
     shown = part.decode(errors="ignore") if field == name else b64encode(part).decode()
     return {field: shown, f"{name}_bytes": len(value)}
 
@@ -58,7 +59,7 @@ def with_key(batch: pa.RecordBatch, key: bytes | None) -> pa.RecordBatch:
 
 
 def _column(name: str, array: Any) -> list[tuple[str, object]]:
-    """Return (field name, value) for each row."""
+    """Return a pair (field name, JSON value) for each row."""
     if name in ("key", "value"):
         return [bytes_field(name, value) for value in array.to_pylist()]
     convert: Callable[[Any], object] | None = None
@@ -75,7 +76,7 @@ def _headers(headers: list[dict[str, Any]] | None) -> list[dict[str, object]]:
 
 
 def bytes_field(name: str, value: bytes | None) -> tuple[str, str | None]:
-    """Return the field for some bytes: text if they are UTF-8, else base64 under the name `..._base64`."""
+    """Return a JSON field for `value`: text if the bytes are UTF-8, else base64 under the name `NAME_base64`."""
     if value is None:
         return name, None
     try:

@@ -18,7 +18,8 @@ _PAUSE_S_MAX = limits.LANES_POLL_US_MAX / 1e6
 
 
 def find_lane(reads: FlightSource, origin: str) -> LaneInfo:
-    """Return the lane for an origin: the newest lane of a gateway's name, or the lane NUMBER-INCARNATIONHEX.
+    """Return the lane for an origin: the newest lane of the gateway with this name, or the lane with the name
+    NUMBER-INCARNATIONHEX.
 
     Raises:
         UsageError: no lane matches.
@@ -33,15 +34,15 @@ def find_lane(reads: FlightSource, origin: str) -> LaneInfo:
 
 
 class LaneCursors:
-    """Cursors of all lanes, read one lane after another. With `follow`, lanes that appear later are read from their start.
+    """One cursor for each lane, which reads one lane after another. With `follow`, also reads lanes that appear later.
 
-    "earliest" is the first record in a lane when its reading begins. Records that retention removed before that time are not part
-    of the range. If retention removes unread records later, the read fails with `OffsetOutOfRange`.
+    In a lane, "earliest" is the first record that still exists when the reading of the lane begins. If retention removes unread
+    records later, the read fails with `OffsetOutOfRange`.
 
     Args:
-        reads: lists the lanes.
-        start, end: "earliest", "latest" or an aware datetime, resolved in each lane. Without a start, each lane is read from its
-            first record. Without an end, each lane is read to its current frontier, or without limit with `follow`.
+        reads: source that lists the lanes.
+        start, end: "earliest", "latest" or an aware datetime, resolved in each lane; by default the first record of each lane, and
+            the current frontier of each lane (with `follow`, no end).
         follow, topics, columns, patience: as in `Cursor`.
     """
 
@@ -55,7 +56,7 @@ class LaneCursors:
         columns: tuple[str, ...],
         patience: float,
     ) -> None:
-        """Query the lanes and create a cursor for each."""
+        """Request the list of lanes and create a cursor for each lane."""
         for what, bound in (("start", start), ("end", end)):
             if isinstance(bound, int) and not isinstance(bound, bool):
                 raise UsageError(f"{what}={bound!r} is an offset, which only counts in one lane: choose the lane with origin=")
@@ -69,18 +70,18 @@ class LaneCursors:
         self._cursors: dict[str, Cursor] = {}
         self._sources: dict[str, FlightSource] = {}
         self._frontiers: dict[str, int] = {}
-        self._unread_from_earliest: set[str] = set()  # unread lanes whose range starts at "earliest"
-        self._start_tried: dict[str, int] = {}  # lane -> the lane's position at the last search for the lowest start
+        self._unread_from_earliest: set[str] = set()  # lanes without a read record, whose range starts at "earliest"
+        self._start_tried: dict[str, int] = {}  # lane -> position at which `_recover_start` has already searched all gateways
         self._current: str = ""  # the lane of the last batch
         self._pause = _PAUSE_S
-        # lane -> monotonic time since which no gateway has answered with the lane's frontier
+        # lane -> monotonic time of the first failed request since its frontier was last known
         self._unknown_since: dict[str, float] = {}
         for lane in reads.lanes():
             self._add(lane, start, self._frontier(lane))
 
     @property
     def position(self) -> dict[str, int]:
-        """The next offset to read of each lane (NUMBER-INCARNATIONHEX)."""
+        """The next offset to read in each lane, by lane name (NUMBER-INCARNATIONHEX)."""
         return {name: cursor.position for name, cursor in self._cursors.items()}
 
     @property
@@ -92,25 +93,25 @@ class LaneCursors:
 
     @property
     def mark(self) -> tuple[str, int]:
-        """As `CursorProtocol.mark`."""
+        """See `CursorProtocol.mark`."""
         cursor = self._cursors.get(self._current)
         return self._current, cursor.position if cursor is not None else 0
 
     @property
     def lane(self) -> str:
-        """As `CursorProtocol.lane`."""
+        """See `CursorProtocol.lane`."""
         return self._current
 
     def advance(self, offset: int) -> None:
-        """As `CursorProtocol.advance`."""
+        """See `CursorProtocol.advance`."""
         self._cursors[self._current].advance(offset)
 
     def finished(self) -> bool:
-        """As `CursorProtocol.finished`."""
+        """See `CursorProtocol.finished`."""
         return (not self._follow or self._end is not None) and all(cursor.finished() for cursor in self._cursors.values())
 
     def open(self, deadline: Deadline) -> bool:
-        """As `CursorProtocol.open`; with `follow`, one request fetches the frontiers of all lanes, with backoff between polls."""
+        """See `CursorProtocol.open`. With `follow`, one request polls the frontiers of all lanes, and idle polls become rarer."""
         current = self._cursors.get(self._current)
         if current is not None and current.is_open():
             return True
@@ -129,7 +130,7 @@ class LaneCursors:
         return False
 
     def _next(self, deadline: Deadline) -> bool:
-        """Open the next lane with unread records, round-robin. Return False if no lane has unread records."""
+        """Open a scan of the next lane with unread records, round-robin. Return False if no lane has unread records."""
         names = list(self._cursors)
         after = 0
         if self._current:
@@ -144,7 +145,7 @@ class LaneCursors:
         return False
 
     def next_batch(self) -> ScanBatch | None:
-        """As `CursorProtocol.next_batch`."""
+        """See `CursorProtocol.next_batch`."""
         try:
             batch = self._cursors[self._current].next_batch()
         except OffsetOutOfRange:
@@ -155,14 +156,14 @@ class LaneCursors:
         return batch
 
     def _recover_start(self, name: str) -> bool:
-        """Recover an unread lane after retention has removed its first records. Return True if the caller can retry.
+        """Handle the removal of the first records of an unread lane. Return True if the caller can retry.
 
-        Read the lane from a gateway that still has the records. If there is none, start at the first offset that a gateway has.
+        Use a gateway that still has the removed records. If no gateway has them, start at the lowest offset that a gateway has.
         """
         cursor, source = self._cursors[name], self._sources[name]
         position = cursor.position
         if self._start_tried.get(name) == position:
-            start = source.frontier().start  # the gateway with the lowest start was tried and failed
+            start = source.frontier().start  # the gateway with the lowest start was tried already, and its read failed
         else:
             self._start_tried[name] = position
             source, start = source.with_earliest_start()
@@ -176,10 +177,10 @@ class LaneCursors:
         return True
 
     def _frontier(self, lane: LaneInfo, patience: float | None = None) -> Frontier:
-        """Return the frontier of a lane. If the lane is lost or halted at the gateway that listed it, ask other gateways.
+        """Return the frontier of a lane. If the listing gateway has lost or halted the lane, request it from other gateways.
 
         Raises:
-            Unavailable: no other gateway answers with the frontier.
+            Unavailable: no other gateway returned the frontier.
         """
         if lane.lane not in self._sources:
             self._sources[lane.lane] = self._reads.lane_source(lane)
@@ -188,10 +189,10 @@ class LaneCursors:
         return Frontier("", lane.start, lane.frontier, lane.position, 0, 0, "")
 
     def _poll_frontier(self, lane: LaneInfo) -> Frontier | None:
-        """As `_frontier` with one attempt, for polling; None if the frontier is unknown. So other lanes stay readable.
+        """As `_frontier`, but with one attempt; None if the frontier is unknown, so that the reader continues with other lanes.
 
         Raises:
-            Unavailable: the frontier has been unknown for the reader's patience.
+            Unavailable: the frontier has been unknown for `patience` seconds.
         """
         try:
             frontier = self._frontier(lane, patience=0.0)
@@ -214,13 +215,13 @@ class LaneCursors:
             if start in (None, "earliest"):
                 self._unread_from_earliest.add(lane.lane)
         if self._cursors[lane.lane].position >= frontier.offset:
-            # the lane is read to its end; if unread records are removed from now on, the reader raises
+            # The lane has no unread records now, so a later removal of unread records is a gap, and the reader raises.
             self._unread_from_earliest.discard(lane.lane)
         self._sources[lane.lane].note_frontier(frontier.offset)
         self._frontiers[lane.lane] = max(frontier.offset, self._frontiers.get(lane.lane, 0))
 
     def close(self) -> None:
-        """As `CursorProtocol.close`."""
+        """See `CursorProtocol.close`."""
         for cursor in self._cursors.values():
             cursor.close()
         self._reads.close()

@@ -12,7 +12,7 @@ _OFFSET = re.compile(r"[0-9]+\Z")
 _OFFSET_DIGITS = 19  # digits of the largest offset, 2**63 - 1
 _FINER = re.compile(r"[.,][0-9]{6}[0-9]*[1-9]")  # digits below a microsecond
 _SPACE_FOR_PLUS = re.compile(r" [0-9]{2}:?[0-9]{2}\Z")  # URL decoding turns a raw + into a space
-#: Reason in the error for a time between the last microsecond of 9999 and the year 10000.
+#: Error text for a time within the last microsecond of the year 9999, which rounds up to the year 10000.
 AFTER_9999 = "after the year 9999 when it is rounded up to a microsecond: the last time is 9999-12-31T23:59:59.999999"
 _WORDS = ("earliest", "latest")
 #: A bound of a range: an offset, "earliest", "latest" or an aware time.
@@ -20,10 +20,10 @@ Bound = int | str | datetime
 
 
 def read_time(text: str) -> datetime:
-    """Return the time of ISO 8601 text, with its zone if the text has one.
+    """Parse ISO 8601 text; the time has a zone only if the text has one.
 
-    Record times are whole microseconds. A time with more digits is rounded up: the first record at or after that time is the first
-    record at or after the next microsecond.
+    A time finer than a microsecond is rounded up. Record times are whole microseconds, so the first record at or after the given
+    time is also the first one at or after the rounded time.
 
     Raises:
         ValueError: the text is not ISO 8601.
@@ -34,8 +34,7 @@ def read_time(text: str) -> datetime:
 
 
 def parse_time(text: str) -> datetime:
-    """Return an aware datetime from ISO 8601 text with a zone. The result is in UTC, unless the time in UTC would be outside of the
-    calendar's range.
+    """Parse ISO 8601 text with a zone into an aware datetime in UTC (in the given zone if the UTC time is before the year 1).
 
     Raises:
         UsageError: the text is not a time, or the time is after the year 9999.
@@ -52,7 +51,7 @@ def parse_time(text: str) -> datetime:
     try:
         return time.astimezone(UTC)
     except OverflowError:
-        return time  # for example 0001-01-01T00:00:00+14:00, which lies before every record
+        return time  # before the year 1 in UTC, such as 0001-01-01T00:00:00+14:00, and so before every record
 
 
 def parse_bound(text: str) -> Bound:
@@ -78,6 +77,6 @@ def time_text(time_us: int | None) -> str | None:
     """Format microseconds since 1970 as ISO 8601 in UTC with microseconds and Z; None for None."""
     if time_us is None:
         return None
-    # strftime would write years before 1000 with fewer than four digits.
+    # Use `isoformat`, because `strftime` writes years before 1000 with fewer than four digits.
     time = (_EPOCH + timedelta(microseconds=time_us)).replace(tzinfo=None)
     return f"{time.isoformat(timespec='microseconds')}Z"

@@ -1,7 +1,7 @@
-"""Reads untrusted Arrow IPC streams, with a size check of each message before Arrow decodes it.
+"""Reads untrusted Arrow IPC streams, and checks the size of each message before Arrow decodes it.
 
-A compressed buffer declares its decompressed size, and Arrow allocates that size. So a stream of a few KiB could make Arrow
-allocate gigabytes.
+A compressed buffer declares its decompressed size, and Arrow allocates the declared size. Without the check, a stream of a few KiB
+could make Arrow allocate gigabytes.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ def read_stream(data: bytes, raw_bytes_max: int, batches_max: int) -> pa.RecordB
         batches_max: limit of the number of batches.
 
     Raises:
-        FormatError: the bytes are not an Arrow IPC stream, or it has dictionaries; the message names the batch.
+        FormatError: the bytes are not an Arrow IPC stream, or the stream has dictionaries; the message contains the batch's number.
         TooLarge: the stream exceeds `raw_bytes_max` or `batches_max`.
     """
     source = pa.py_buffer(data)

@@ -1,1 +1,1 @@
-"""Runtime services of Tutti's processes: files, descriptors, memory, DNS, HTTP and logging."""
+"""Services of the operating system for Tutti's processes: files, descriptors, memory, DNS, HTTP and log output."""

@@ -18,5 +18,5 @@ class Backoff:
         return wait_s
 
     def reset(self) -> None:
-        """Restart at the shortest wait, after a success."""
+        """Begin again with the shortest wait, because an attempt succeeded."""
         self._next_s = self._least_s

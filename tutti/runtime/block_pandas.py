@@ -1,4 +1,4 @@
-"""Import blocker: keeps libraries from importing pandas into Tutti's own processes, which never use it."""
+"""Import blocker: prevents libraries from importing pandas in Tutti's own processes, which never use pandas."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from types import ModuleType
 
 
 class _PandasBlocker(MetaPathFinder):
-    """Import hook that reports pandas as not installed."""
+    """Import hook that makes pandas look uninstalled."""
 
     def find_spec(self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None) -> None:
-        """Raise for pandas; leave all other modules to the next finder."""
+        """Raise ModuleNotFoundError for pandas; leave all other modules to the next finder."""
         if fullname == "pandas":
             raise ModuleNotFoundError("Tutti's own processes block the import of pandas", name=fullname)
 
 
 def block_pandas() -> None:
-    """Keep pyarrow from importing an installed pandas. Call this in Tutti's own processes before the first use of pyarrow.
+    """Prevent pyarrow from importing an installed pandas. Call this in Tutti's own processes before the first use of pyarrow.
 
-    At its first scalar, array or `to_numpy`, pyarrow would import pandas. The import takes 45 MB of memory and a third of a second,
+    At its first scalar, array or `to_numpy`, pyarrow imports pandas. The import takes 45 MB of memory and a third of a second,
     during which a gateway does not answer. The import also swallows a Ctrl-C.
     """
     sys.meta_path.insert(0, _PandasBlocker())

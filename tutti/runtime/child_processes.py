@@ -9,13 +9,14 @@ import signal
 from collections.abc import Callable
 
 _PR_SET_PDEATHSIG = 1
-_LIBC = ctypes.CDLL(None)  # loaded at import, because loading between fork and exec is not safe
+_LIBC = ctypes.CDLL(None)  # loaded here, because it is not safe to load a library between fork and exec
 
 
 def end_with_parent(parent: int, number: int) -> None:
     """Make the kernel send signal `number` to this process when the parent *thread* ends (prctl(2), PR_SET_PDEATHSIG).
 
-    The parent must start the child from a long-lived thread. If process `parent` has already ended, send the signal now.
+    The parent must start this process from a thread that lives as long as the parent. If the process `parent` has already ended,
+    send the signal now.
     """
     _LIBC.prctl(_PR_SET_PDEATHSIG, number)
     if os.getppid() != parent:

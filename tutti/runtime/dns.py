@@ -1,8 +1,8 @@
 """DNS lookups in background threads, so that a slow name server never blocks an I/O thread.
 
-A blocking lookup in an I/O thread would stop every connection for seconds. Here each lookup has its own thread, so lookups of
-different names do not delay each other. The process runs at most one lookup of a name at a time, and all callers share the answer.
-A late answer is cached for a short time, because a caller that gave up may repeat the request.
+A blocking lookup in an I/O thread would stop every connection for seconds. Each lookup has its own thread, so lookups of different
+names do not delay each other. The process runs at most one lookup of a name at a time, and all resolvers share the answer. If all
+resolvers have given up before the answer arrives, the answer is cached for a short time, because they may repeat the request.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from ipaddress import ip_address
 from tutti import limits
 
 MS_PER_S = 1000
-_LATE_S = limits.CONNECT_TIMEOUT_US / 1e6  # cache time of an answer that arrives after all callers gave up
+_LATE_S = limits.CONNECT_TIMEOUT_US / 1e6  # time for which an answer is cached that arrives after all resolvers gave up
 Lookup = Callable[[str], str]
 
 
 def addresses(host: str) -> list[str]:
-    """Return the addresses of a host in the system's order, at least one. A link-local address includes its scope.
+    """Return one or more addresses of a host, in the system's order. A link-local address includes its scope.
 
     Raises:
         OSError: the lookup failed.
@@ -46,7 +46,7 @@ def look_up(host: str) -> str:
 
 
 def ip_literal(host: str) -> str:
-    """Return the host as an IP address; empty for a name."""
+    """Return `host` if it is an IP address; empty if it is a name."""
     try:
         return str(ip_address(host))
     except ValueError:
@@ -54,10 +54,10 @@ def ip_literal(host: str) -> str:
 
 
 class Resolver:
-    """Resolver with cached addresses. One thread owns it and never blocks; the lookups run in other threads.
+    """Resolver with cached addresses. The thread that owns the resolver never blocks, because lookups run in other threads.
 
     Attributes:
-        fd: readable when there are answers to `drain`.
+        fd: a descriptor that is readable when `drain` has answers to return.
     """
 
     def __init__(self, lookup: Lookup = look_up) -> None:
@@ -74,10 +74,10 @@ class Resolver:
         self.fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
 
     def address(self, host: str) -> str:
-        """Return the address of a host; empty while it is unknown.
+        """Return the address of a host; empty while the address is unknown.
 
-        An IP address is returned unchanged. Each call for a name starts a new lookup, and returns the last known address until the
-        answer arrives.
+        An IP address is returned unchanged. Each call for a name starts a lookup, and returns the last known address without
+        waiting for the answer.
         """
         found = ip_literal(host)
         if found:
@@ -88,17 +88,17 @@ class Resolver:
         return self._addresses.get(host, "")
 
     def error(self, host: str) -> str:
-        """Return the error of the host's last lookup; empty without one."""
+        """Return the error of the host's last lookup; empty if the lookup succeeded."""
         return self._errors.get(host, "")
 
     def wait(self, seconds: float) -> None:
-        """Sleep until there are answers to `drain`, at most `seconds`."""
+        """Sleep until `drain` has answers to return, at most `seconds`."""
         poll = select.poll()
         poll.register(self.fd, select.POLLIN)
         poll.poll(max(0.0, seconds) * MS_PER_S)
 
     def drain(self) -> dict[str, str]:
-        """Process the answers. Return the address by host; empty if the lookup failed."""
+        """Process the new answers. Return them as host -> address; the address is empty if the lookup failed."""
         with _lock:
             answered, self._answered = self._answered, []
             if answered:
@@ -113,12 +113,12 @@ class Resolver:
         return {host: address for host, address, _ in answered}
 
     def add_answer(self, host: str, address: str, reason: str) -> None:
-        """Add the answer of a lookup: an address or an error. The lookup's thread calls this with the lock held."""
+        """Add the answer of a lookup: an address or an error. The thread of the lookup calls this, and holds the lock."""
         self._answered.append((host, address, reason))
         os.eventfd_write(self.fd, 1)
 
     def close(self) -> None:
-        """Stop. Running lookups continue, for callers that repeat their requests soon."""
+        """Stop waiting for answers. Running lookups continue, so that another resolver can use their answers."""
         with _lock:
             for host in self._running:
                 waiting = _waiting.get((self._lookup, host), [])
@@ -132,11 +132,11 @@ class Resolver:
 _Key = tuple[Lookup, str]
 _lock = threading.Lock()  # guards the tables below, and keeps the answers consistent with the eventfd counter
 _waiting: dict[_Key, list[Resolver]] = {}  # running lookup -> resolvers that wait for it
-_late: dict[_Key, tuple[float, str, str]] = {}  # late answers: time (monotonic), address, error
+_late: dict[_Key, tuple[float, str, str]] = {}  # answers without a resolver: time of arrival (monotonic), address, error
 
 
 def _request(lookup: Lookup, host: str, resolver: Resolver) -> None:
-    """Give `resolver` an answer for a host: from a running lookup, from a late answer, or from a new lookup."""
+    """Get `resolver` an answer for a host: from a running lookup, from a cached late answer, or from a new lookup."""
     key = lookup, host
     with _lock:
         if key in _waiting:
@@ -154,10 +154,10 @@ def _request(lookup: Lookup, host: str, resolver: Resolver) -> None:
 
 
 def _run(lookup: Lookup, host: str) -> None:
-    """Perform a lookup; runs in its own thread."""
+    """Perform a lookup. Runs in its own thread."""
     try:
         found, reason = lookup(host), ""
-    except Exception as error:  # noqa: BLE001 - any failure is an answer: the host is unknown, and the next call retries
+    except Exception as error:  # noqa: BLE001 - any failure is an answer: the host is unknown, and the next request retries
         text = error.strerror if isinstance(error, OSError) else None
         found, reason = "", (text or str(error) or type(error).__name__).lower()
     _answer((lookup, host), found, reason)
@@ -175,8 +175,8 @@ def _answer(key: _Key, address: str, reason: str) -> None:
 
 
 def _reset_after_fork() -> None:
-    """Reset the tables in a forked child, which has none of the parent's threads."""
-    global _lock  # noqa: PLW0603 - a thread of the parent may have held the lock
+    """Reset the tables in a forked child, which does not have the lookup threads of its parent."""
+    global _lock  # noqa: PLW0603 - the old lock may be held by a thread that only the parent has
     _lock = threading.Lock()
     _waiting.clear()
     _late.clear()

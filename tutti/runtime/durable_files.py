@@ -1,4 +1,4 @@
-"""Directories with records: their mode, safe opening of their files, and fsync of their names."""
+"""Directories that contain records: their mode, safe opening of their files, and fsync of their entries."""
 
 from __future__ import annotations
 
@@ -7,13 +7,12 @@ import os
 import stat
 from pathlib import Path
 
-#: Mode of a new directory for records: only owner and group have access, even if the umask allows more. Existing directories keep
-#: their mode.
+#: Mode of a new directory for records: only owner and group have access, even if the umask allows more.
 DIRECTORY_MODE = 0o750
 
 
 def make_directory(directory: str | Path, mode: int = DIRECTORY_MODE) -> None:
-    """Create a directory for records, and its missing parents. Pass a different `mode` for a directory without records.
+    """Create a directory for records, and its missing parents. An existing directory keeps its mode.
 
     Raises:
         OSError: the directory cannot be created, or the path is a file.
@@ -35,12 +34,12 @@ _AT_ONCE = getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_NOCTTY", 0) | getattr(o
 
 
 def open_file(path: str | Path, flags: int, mode: int = 0o644) -> int:
-    """Open a regular file, or a link to one. Usable as the `opener` of `open`.
+    """Open a regular file, or a link to a regular file. Usable as the `opener` of `open`.
 
-    A plain open of a named pipe blocks without limit, and reads of a device may never end.
+    Other files are rejected, because a plain open of a named pipe blocks without limit, and reads of a device may never end.
 
     Raises:
-        OSError: the path cannot be opened or is not a regular file; the error has the path and the type of the file.
+        OSError: the path cannot be opened or is not a regular file; the error contains the path and the type of the file.
     """
     name = os.path.basename(path)
     try:
@@ -57,7 +56,7 @@ def open_file(path: str | Path, flags: int, mode: int = 0o644) -> int:
 
 
 def sync_directory(directory: str | Path) -> None:
-    """Make added, changed and removed names of the directory durable. The sync of a file does not do this.
+    """Make created, renamed and removed entries of the directory durable, which the fsync of a file does not do.
 
     Raises:
         OSError: the sync failed, so the names may not be durable.

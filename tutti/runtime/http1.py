@@ -1,8 +1,8 @@
 """Strict HTTP/1.1 parser (RFC 9112): h11 with additional checks against request smuggling.
 
-A proxy and the server must agree where each request ends; otherwise an attacker can hide one request inside another. So ambiguous
-requests are refused with 400. A request is ambiguous if it has lines that end with LF alone, folded headers, control characters, a
-repeated length, or both a length and chunked encoding. A major version other than 1 is refused with 505.
+A proxy and the server must agree where each request ends; otherwise an attacker can hide one request inside another. So the parser
+refuses ambiguous requests with status 400. A request is ambiguous if it has lines that end with LF alone, folded headers, control
+characters, a repeated length, or both a length and chunked encoding. The parser refuses a major version other than 1 with 505.
 """
 
 from __future__ import annotations
@@ -19,26 +19,25 @@ _LENGTHS = re.compile(rb"\ncontent-length:([^\n]*)", re.IGNORECASE)
 _CHUNKS = b"transfer-encoding"
 _HOST = re.compile(rb"[A-Za-z0-9._~!$&'()*+,;=:%\[\]-]*")
 _ABSOLUTE = re.compile(rb"https?://[^/?#@]+(?=[/?]|\Z)", re.IGNORECASE)
-_QUOTED = re.compile(
-    r"""(bytearray\()?\bb('(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*")(?(1)\))""", re.DOTALL
-)  # matches byte literals in h11's error texts
+# Matches byte literals in the error texts of h11.
+_QUOTED = re.compile(r"""(bytearray\()?\bb('(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*")(?(1)\))""", re.DOTALL)
 _CRLF = b"\r\n"
 
 
 class _Buffer(ReceiveBuffer):
     """Receive buffer that accepts only lines ending with CRLF.
 
-    The buffer class of h11 is private. h11 has no public way to check the bytes of a head before parsing: its events do not show
-    how lines ended, or that a header was repeated. `_check_h11` checks that h11 uses the buffer as this class expects.
+    The base class is private to h11. h11 has no public way to check the bytes of a head: its events do not show how lines ended, or
+    that a header was repeated. `_check_h11` checks that h11 has the private parts that this class needs.
     """
 
     def skip_empty_line(self) -> None:
-        """Skip an empty line before a request (RFC 9112, 2.2), because some clients send one after a body."""
+        """Skip an empty line before a request (RFC 9112, 2.2), because some clients send an empty line after a body."""
         if self._data[:2] == _CRLF:
             self._extract(2)
 
     def maybe_extract_lines(self) -> list[bytearray] | None:
-        """Extract a head, or the trailers after the last chunk; None while it is incomplete.
+        """Extract the lines of a head, or of the trailers after the last chunk; None while they are incomplete.
 
         Raises:
             h11.LocalProtocolError: a line is malformed.
@@ -60,22 +59,22 @@ class _Buffer(ReceiveBuffer):
         return lines
 
     def maybe_extract_next_line(self) -> bytearray | None:
-        """Extract the line before a chunk; None while it is incomplete.
+        """Extract the line with the size of a chunk; None while the line is incomplete.
 
         Raises:
             h11.LocalProtocolError: the line contains a control character, or ends with white space.
         """
         line = super().maybe_extract_next_line()
         if line is not None and (line.endswith((b" \r\n", b"\t\r\n")) or line[:-2].translate(None, _IN_LINES)):
-            raise h11.LocalProtocolError("the line before a chunk holds blank space at its end, or a control character")
+            raise h11.LocalProtocolError("the line with the size of a chunk ends with white space, or has a control character")
         return line
 
 
 def _check_h11(connection: h11.Connection) -> None:
-    """Check that this h11 has the receive buffer that `_Buffer` extends.
+    """Check that the installed h11 uses the receive buffer that `_Buffer` extends.
 
     Raises:
-        ImportError: the buffer is a different one.
+        ImportError: h11 uses a different buffer.
     """
     buffer = getattr(connection, "_receive_buffer", None)
     parts = ("_data", "_extract", "maybe_extract_lines", "maybe_extract_next_line")
@@ -90,17 +89,17 @@ _check_h11(h11.Connection(h11.SERVER))
 class ServerConnection(h11.Connection):
     """The server's side of a connection.
 
-    After the client has closed its side, `next_event` returns only `NEED_DATA`. The server then answers complete requests and
-    closes the connection.
+    After the client has closed its side, `next_event` returns only `NEED_DATA`, so that the server answers the complete requests
+    and then closes the connection.
     """
 
     def __init__(self, head_bytes_max: int | None) -> None:
-        """Create the parser. An incomplete head can have `head_bytes_max` bytes (None: `HEAD_BYTES_MAX`)."""
+        """Create the parser, which accepts heads of up to `head_bytes_max` bytes (None: `HEAD_BYTES_MAX`)."""
         super().__init__(h11.SERVER, head_bytes_max or HEAD_BYTES_MAX)
         self._receive_buffer: _Buffer = _Buffer()
 
     def receive_data(self, data: bytes) -> None:
-        """Add received bytes; `b""` is the end of the stream. Bytes after a request with `Connection: close` are ignored."""
+        """Add received bytes; `b""` is the end of the stream. Ignore bytes after a request with `Connection: close`."""
         if not data or self.their_state is not h11.MUST_CLOSE:
             super().receive_data(data)
 
@@ -108,7 +107,7 @@ class ServerConnection(h11.Connection):
         """Return the next event of the client.
 
         Raises:
-            h11.RemoteProtocolError: the request is malformed; `error_status_hint` is the status to answer.
+            h11.RemoteProtocolError: the request is malformed; `error_status_hint` is the HTTP status of the answer.
         """
         if self.their_state is h11.MUST_CLOSE:
             return h11.NEED_DATA
@@ -124,7 +123,7 @@ class ServerConnection(h11.Connection):
 
 
 def _checked(request: h11.Request) -> h11.Request:
-    """Return the request. If the target is an absolute URL, reduce it to its path.
+    """Check a request and return it. If the target is an absolute URL, reduce the target to its path.
 
     Raises:
         h11.RemoteProtocolError: the request is not HTTP/1, or is ambiguous.
@@ -138,7 +137,7 @@ def _checked(request: h11.Request) -> h11.Request:
         raise h11.RemoteProtocolError(f"HTTP/{version} is not supported: use HTTP/1.1", error_status_hint=505)
     if _CHUNKS in names and (b"content-length" in names or version == "1.0"):
         raise h11.RemoteProtocolError(
-            "Transfer-Encoding comes with Content-Length, or in HTTP/1.0: give the length of the body in one way"
+            "Transfer-Encoding is not allowed together with Content-Length, or in HTTP/1.0: send only Content-Length"
         )
     if any(name == b"host" and not _HOST.fullmatch(value) for name, value in headers):
         raise h11.RemoteProtocolError("the header Host is not HOST or HOST:PORT")
@@ -147,7 +146,7 @@ def _checked(request: h11.Request) -> h11.Request:
         return request
     server = _ABSOLUTE.match(target)
     if server is None:
-        raise h11.RemoteProtocolError(f"the target {target[:80].decode()!r} is neither a path nor a URL of HTTP")
+        raise h11.RemoteProtocolError(f"the target {target[:80].decode()!r} is neither a path nor an HTTP URL")
     path = target[server.end() :]
     return h11.Request(
         method=request.method,

@@ -41,18 +41,18 @@ UVICORN_SETTINGS: dict[str, Any] = {
     "date_header": False,
     "proxy_headers": False,
 }
-HALF_CLOSED = "half_closed"  # key in the state of a request's scope: True once the client has closed its side
+HALF_CLOSED = "half_closed"  # key in `scope["state"]` of a request; its value is True once the client has closed its side
 _RETRY_S = 1  # Retry-After of a 503 answer
 _FULL = "the connection limit of this port is reached: retry later, and send each request at once"
 
 
 def problem(status: int, message: str) -> bytes:
-    """Return an error as JSON."""
+    """Return the JSON body of an error answer."""
     return msgspec.json.encode({"error": HTTPStatus(status).phrase, "message": message})
 
 
 def _last_answer(status: HTTPStatus, message: str) -> bytes:
-    """Return an answer after which the server closes the connection."""
+    """Return a complete error answer with `connection: close`."""
     body = problem(status, message)
     again = f"retry-after: {_RETRY_S}\r\n" if status is HTTPStatus.SERVICE_UNAVAILABLE else ""
     head = (
@@ -65,15 +65,16 @@ def _last_answer(status: HTTPStatus, message: str) -> bytes:
 class BoundedProtocol(H11Protocol):
     """A connection with a deadline for each request, even if the client reads or writes slowly.
 
-    The deadline is set when the connection starts, and again after each answer. A client that uses a different protocol gets an
-    explanation. A client that closes its side still gets the answers to its complete requests.
+    The deadline of the first request counts from the start of the connection, and each later one from the previous answer. A client
+    that speaks a different protocol gets an explanation. A client that closes its side still gets the answers to its complete
+    requests.
     """
 
-    #: Error for clients that use a different protocol; `{spoken}` is the protocol.
+    #: Error text for clients that speak a different protocol, which replaces `{spoken}` in the text.
     wrong_port: ClassVar[str]
-    #: Number of connections closed without an answer of the application, by the refusal's status or `listener.CROWDED`.
+    #: Number of connections that the server closed itself, by HTTP status of the refusal, or `listener.CROWDED`.
     rejected: ClassVar[Counter[str]]
-    #: Connection limit of the port; the server sets it before the connection is made.
+    #: Connection limit of the port; `Server` sets this attribute before the connection is made.
     limit: ConnectionLimit
     _deadline: asyncio.TimerHandle | None = None
     _protocol_checked = False
@@ -82,20 +83,20 @@ class BoundedProtocol(H11Protocol):
     _number = -1  # descriptor of the connection
 
     def __init_subclass__(cls) -> None:
-        """Give each port its own counter."""
+        """Create a counter of rejected connections for each subclass, that is, for each port."""
         cls.rejected = Counter()
 
     def __init__(self, config: uvicorn.Config, server_state: ServerState, app_state: dict[str, Any]) -> None:
-        """As uvicorn's protocol, with a stricter parser."""
+        """Create uvicorn's protocol with a stricter parser."""
         super().__init__(config, server_state, app_state)
         self.conn = ServerConnection(config.h11_max_incomplete_event_size)
 
     @abstractmethod
     def timeout_s(self) -> float:
-        """Return the seconds until the connection is aborted."""
+        """Return the time limit of the next request, after which the connection is aborted."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as the class above
-        """Start a connection after its TLS handshake, if any."""
+        """Register a new connection; with TLS, after its handshake."""
         super().connection_made(transport)
         self._number = transport.get_extra_info("socket").fileno()
         self.limit.opened(self._number, self.evict)
@@ -107,9 +108,9 @@ class BoundedProtocol(H11Protocol):
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        """Process received bytes; the first ones show whether the client uses HTTP."""
+        """Process received bytes; the first bytes show whether the client speaks HTTP."""
         if self.transport.is_closing():
-            return None  # after a refusal or a last answer, buffered TLS data is not a request
+            return None  # ignore TLS data that was buffered before a refusal or a last answer
         self._request_begun = True
         if not self._protocol_checked:
             self._protocol_checked = True
@@ -119,10 +120,11 @@ class BoundedProtocol(H11Protocol):
                 return self.refuse(HTTPStatus.BAD_REQUEST, self.wrong_port.format(spoken="gRPC"))
         return super().data_received(data)
 
-    def eof_received(self) -> bool:  # type: ignore[override]  # uvicorn's never keeps the connection
-        """Handle a client that closes its side, as `nc -N` does after a request. Return True while it still gets an answer.
+    def eof_received(self) -> bool:  # type: ignore[override]  # uvicorn's method never keeps the connection
+        """Handle a client that closes its side, as `nc -N` does after a request. Return True while an answer is in progress.
 
-        A client that has vanished looks the same; then the write fails and ends the connection.
+        A vanished client looks the same as a client that waits for its answer. The write to a vanished client fails, which ends the
+        connection.
         """
         if self.transport.is_closing():
             return False
@@ -132,7 +134,7 @@ class BoundedProtocol(H11Protocol):
         return not (self.transport.is_closing() or self.answered)
 
     def handle_events(self) -> None:
-        """Process the parsed events."""
+        """Process the parsed events; register a complete request, so that its connection is not evicted."""
         super().handle_events()
         if not self.answered:
             self.scope["state"][HALF_CLOSED] = self._half_closed
@@ -146,7 +148,7 @@ class BoundedProtocol(H11Protocol):
         return cycle is None or cycle.response_complete
 
     def send_400_response(self, msg: str) -> None:
-        """Answer an invalid request with the status that the parser suggests (400, 431, 501...)."""
+        """Answer an invalid request with the status that the parser suggests, such as 400 or 431."""
         error = sys.exc_info()[1]
         status = HTTPStatus(getattr(error, "error_status_hint", HTTPStatus.BAD_REQUEST))
         if self._can_refuse():
@@ -155,26 +157,27 @@ class BoundedProtocol(H11Protocol):
             self.transport.close()
 
     def _can_refuse(self) -> bool:
-        """True if no answer has started.
+        """Return True if no answer has started.
 
-        A second answer would be read as a part of the first, or as the answer to the next request.
+        After the start of an answer, the client would read a refusal as a part of that answer, or as the answer to its next
+        request.
         """
         return self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE)
 
     def on_response_complete(self) -> None:
-        """After an answer, set the deadline of the next request."""
+        """Set the deadline of the next request, because an answer is complete."""
         self._request_begun = False
         self.limit.waiting(self._number, answered=True)
         self.arm()
         super().on_response_complete()
 
     def arm(self) -> None:
-        """Restart the deadline."""
+        """Set the deadline to `timeout_s` from now."""
         self.disarm()
         self._deadline = self.loop.call_later(self.timeout_s(), self.expired)
 
     def disarm(self) -> None:
-        """Cancel the deadline, for requests with another time limit."""
+        """Cancel the deadline, for requests with a different time limit."""
         if self._deadline is not None:
             self._deadline.cancel()
             self._deadline = None
@@ -184,7 +187,7 @@ class BoundedProtocol(H11Protocol):
         self.transport.abort()
 
     def evict(self) -> None:
-        """Close the connection in favour of a new one. An incomplete request is answered with 503."""
+        """Close the connection, so that a new one can be accepted. Answer an incomplete request with 503."""
         if self._request_begun and self._can_refuse() and not self.transport.is_closing():
             self._answer_last(HTTPStatus.SERVICE_UNAVAILABLE, _FULL)
         self.transport.abort()
@@ -197,22 +200,20 @@ class BoundedProtocol(H11Protocol):
 
     def _answer_last(self, status: HTTPStatus, message: str) -> None:
         if self.cycle is not None:
-            self.cycle.disconnected = True  # the application's own answer must not follow this answer
+            self.cycle.disconnected = True  # so that the application sends no answer of its own after this one
             self.cycle.message_event.set()
         self.transport.write(_last_answer(status, message))
 
 
 def _handle_exception(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-    """Ignore errors from a lack of descriptors. asyncio would log an error for each waiting connection; the listener counts the
-    lack once.
-    """
+    """Ignore a lack of descriptors, which asyncio would log once for each waiting connection. Handle other errors as usual."""
     error = context.get("exception")
     if not (isinstance(error, OSError) and error.errno in TOO_MANY):
         loop.default_exception_handler(context)
 
 
-#: Private parts of asyncio's `SSLProtocol` that `_Tls` relies on. asyncio has no public way to keep a TLS connection after its
-#: client has closed its side. `_Tls` reads the state, and replaces the handling of the client's end.
+#: Private parts of asyncio's `SSLProtocol` that `_Tls` uses or overrides.
+#: asyncio has no public way to keep a TLS connection open after the client has closed its side.
 _PRIVATE_PARTS = (
     "_state", "_app_protocol", "_app_transport", "_app_reading_paused",
     "_do_read", "_call_eof_received", "_start_shutdown", "_do_shutdown", "_on_shutdown_complete",
@@ -220,19 +221,17 @@ _PRIVATE_PARTS = (
 
 
 class _Tls(SSLProtocol):
-    """TLS connection that stays open when the client closes its side first, as in plain TCP. asyncio's own class would close both
-    sides.
-    """
+    """TLS connection that stays open when the client closes its side first. (The base class would close both sides.)"""
 
-    # Attributes of asyncio that its type stubs lack:
+    # The type stubs of asyncio lack these three attributes:
     _state: SSLProtocolState
     _app_reading_paused: bool
     _app_protocol: BoundedProtocol
-    # Names that asyncio does not use. (asyncio's `_eof_received` would end TLS without a close_notify to the client.)
+    # New attributes, with names that `SSLProtocol` does not use:
     _client_closed = False  # True if the client has closed TCP without closing TLS first
-    _awaits_answer = False  # True if the client has closed its side while an answer was in progress
+    _awaits_answer = False  # True if the client has closed its side and an answer is still in progress
 
-    def eof_received(self) -> bool | None:  # type: ignore[override]  # as any protocol's
+    def eof_received(self) -> bool | None:  # type: ignore[override]  # the type of `asyncio.Protocol.eof_received`
         """Handle a client that closes TCP without closing TLS first."""
         if self._state is not SSLProtocolState.WRAPPED:
             closed: bool | None = super().eof_received()
@@ -252,14 +251,14 @@ class _Tls(SSLProtocol):
             self._awaits_answer = self._app_protocol.eof_received()
 
     def _start_shutdown(self) -> None:
-        """Close, unless only the client has closed its side. In that case, the protocol closes after its answer."""
+        """Close the connection. While an answer to a half-closed client is in progress, leave the close to `BoundedProtocol`."""
         if not self._awaits_answer or self._app_transport.is_closing():
             super()._start_shutdown()
 
     def _do_shutdown(self) -> None:
-        """Close TLS, so that the client can verify that its answer is complete.
+        """Send TLS's close_notify, from which the client learns that its answer is complete.
 
-        A client that has closed TCP cannot confirm the close.
+        Do not wait for the client's close_notify if the client has closed TCP, because none will arrive.
         """
         super()._do_shutdown()  # type: ignore[misc]  # not in the stubs
         if self._client_closed:
@@ -267,7 +266,7 @@ class _Tls(SSLProtocol):
 
 
 def _check_tls(protocol: SSLProtocol) -> None:
-    """Check that this Python's asyncio has the private parts that `_Tls` uses.
+    """Check that asyncio of this Python version has the private parts that `_Tls` uses.
 
     Raises:
         ConfigError: a part is missing.
@@ -283,15 +282,15 @@ def _check_tls(protocol: SSLProtocol) -> None:
 class Server(uvicorn.Server):
     """uvicorn's server without its periodic timer, and with limits for connections and for the TLS handshake.
 
-    The timer would wake ten times a second, to update an unused date header and to check for the end of the server. Its wakeups
-    take a tenth of the CPU time of an idle gateway. Instead, `end` wakes the server.
+    The timer of uvicorn wakes ten times a second, to update an unused date header and to check for the end of the server. These
+    wakeups would take a tenth of the CPU time of an idle gateway. Instead, `end` wakes the server.
     """
 
     def __init__(self, config: uvicorn.Config, connections_max: int, handshake_s: float) -> None:
         """Prepare the server.
 
         Args:
-            config: uvicorn's configuration. A `BoundedProtocol` in it counts rejected connections.
+            config: uvicorn's configuration, usually with a subclass of `BoundedProtocol`, which counts rejected connections.
             connections_max: limit of concurrent connections per socket.
             handshake_s: seconds for a TLS handshake.
         """
@@ -305,7 +304,7 @@ class Server(uvicorn.Server):
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """Do not handle signals. The caller handles them and ends the server with `end`."""
+        """Do not handle signals, because the caller handles them and ends the server with `end`."""
         yield
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
@@ -337,14 +336,14 @@ class Server(uvicorn.Server):
         return _Tls(loop, made, config.ssl, None, server_side=True, ssl_handshake_timeout=self._handshake_s)  # type: ignore[arg-type]  # asyncio accepts None as waiter, and a float
 
     async def main_loop(self) -> None:
-        """Sleep until `end`."""
+        """Sleep until `end` is called."""
         self._loop = asyncio.get_running_loop()
         self._loop.set_exception_handler(_handle_exception)
         if not self.should_exit:
             await self._ended.wait()
 
     def end(self) -> None:
-        """End the server, from any thread at any time."""
+        """End the server. Callable from any thread at any time."""
         self.should_exit = True
         if self._loop is not None:
             with contextlib.suppress(RuntimeError):  # the loop is closed

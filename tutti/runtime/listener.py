@@ -13,16 +13,16 @@ from typing import Any
 
 from tutti.runtime.reserved_fds import descriptor_bound, lowest_free_descriptor
 
-_SHARES = 2  # number of shares of spare descriptors that connections leave to the rest of the process
-CROWDED = "crowded"  # reason of a connection closed at the limit
+_SHARES = 2  # shares of spare descriptors that the connections of a listener leave to the rest of the process
+CROWDED = "crowded"  # reason for which a connection was closed at the connection limit
 
 
 class ConnectionLimit:
-    """The open connections of a port. Chooses the connection to evict when a new one arrives at the limit.
+    """The open connections of a port. At the limit, a new connection makes this class evict a waiting connection.
 
-    A connection counts as waiting while it has no complete unanswered request. Waiting connections that never sent a complete
-    request are evicted first. Among equals, the victim belongs to the network with the most waiting connections, and has waited
-    longest there. So a client with many connections evicts its own connections, and a client that sends its request at once gets an
+    A connection is *waiting* while it has no complete, unanswered request. Connections that have never sent a complete request are
+    evicted first. Among these, the eviction selects the network with the most waiting connections, and its longest-waiting
+    connection. So a client with many connections evicts its own connections, and a client that sends its request at once gets an
     answer.
     """
 
@@ -31,7 +31,7 @@ class ConnectionLimit:
         self._connections_max = connections_max
         self.rejected = rejected
         self._open: dict[int, tuple[str, Callable[[], None]]] = {}
-        # Waiting connections by network, the longest-waiting first. The first table has connections that never got an answer.
+        # Waiting connections by network, longest-waiting first; one table for connections without an answer, one for the others.
         self._waiting: tuple[dict[str, dict[int, None]], ...] = ({}, {})
         self._leaving: set[int] = set()
 
@@ -41,23 +41,23 @@ class ConnectionLimit:
         return len(self._open) >= self._connections_max
 
     def accepted(self, number: int, address: Any, close: Callable[[], None]) -> None:
-        """Register an accepted connection from `address`; `close` ends it."""
+        """Register an accepted connection from `address`; calling `close` ends the connection."""
         self._open[number] = _network(address[0]), close
         self.waiting(number, answered=False)
 
     def opened(self, number: int, close: Callable[[], None]) -> None:
-        """Register that a connection is ready for requests; from now on `close` ends it."""
+        """Register that a connection is ready for requests; from now on, calling `close` ends the connection."""
         if number in self._open:
             self._open[number] = self._open[number][0], close
 
     def waiting(self, number: int, *, answered: bool) -> None:
-        """Register that a connection waits for a request; `answered` means after an earlier answer."""
+        """Register that a connection waits for a request; `answered` is True if the connection has had an answer before."""
         if number in self._open:
             self.working(number)
             self._waiting[answered].setdefault(self._open[number][0], {})[number] = None
 
     def working(self, number: int) -> None:
-        """Register a complete request. The connection cannot be evicted before the answer."""
+        """Register a complete request, which protects its connection from eviction until the answer."""
         if number in self._open:
             network = self._open[number][0]
             for networks in self._waiting:
@@ -73,7 +73,7 @@ class ConnectionLimit:
         self._leaving.discard(number)
 
     def evict(self) -> bool:
-        """Close a waiting connection in the next iteration of the event loop. Return False if no connection is waiting."""
+        """Start to close a waiting connection. Return False if no connection is waiting."""
         if self._leaving:
             return True
         for networks in self._waiting:
@@ -88,7 +88,7 @@ class ConnectionLimit:
 
 
 def _network(host: str) -> str:
-    """Return the network of one client: an IPv4 address, or the first 64 bits of an IPv6 address."""
+    """Return the network that one client is assumed to own: an IPv4 address, or the first 64 bits of an IPv6 address."""
     if ":" not in host:
         return host
     address = IPv6Address(host.partition("%")[0])
@@ -107,7 +107,9 @@ class _Connection(socket.socket):
         super().close()
 
     def evict(self) -> None:
-        """End the connection during its TLS handshake: asyncio sees the end of the stream and closes it."""
+        """End a connection during its TLS handshake: after the shutdown, asyncio sees the end of the stream and closes the
+        socket.
+        """
         with contextlib.suppress(OSError):  # the client has closed it already
             self.shutdown(socket.SHUT_RDWR)
 
@@ -115,10 +117,10 @@ class _Connection(socket.socket):
 class Listener(socket.socket):
     """A listening socket with a connection limit.
 
-    The limit includes connections in their TLS handshake: asyncio does not expose these, but they have buffers. At the limit, or if
-    descriptors run short, a waiting connection is evicted. The new connection stays in the backlog until the event loop has closed
-    the evicted one. If no connection is waiting, the new connection gets `refusal` and is closed. Without this class, asyncio would
-    stop accepting for a second after each lack of descriptors.
+    The limit includes connections during their TLS handshake, because each of them has buffers, although asyncio does not expose
+    them. At the limit, or if descriptors run short, the listener evicts a waiting connection. The new connection stays in the
+    backlog until the event loop has closed the evicted one. If no connection is waiting, the listener sends `refusal` to the new
+    connection and closes it. (asyncio's own listener stops accepting for a second when descriptors run out.)
     """
 
     def __init__(self, like: socket.socket, limit: ConnectionLimit, refusal: bytes) -> None:
@@ -129,7 +131,7 @@ class Listener(socket.socket):
         self._acceptable.register(self.fileno(), select.POLLIN)
 
     def accept(self) -> tuple[socket.socket, Any]:
-        """As `socket.accept`, within the limit."""
+        """As `socket.accept`, but within the connection limit."""
         if (self._limit.full or lowest_free_descriptor() >= self._descriptors) and self._acceptable.poll(0):
             if not self._limit.evict():
                 self._refuse(super().accept()[0])

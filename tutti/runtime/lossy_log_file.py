@@ -1,4 +1,4 @@
-"""Lossy log file: a log output that never blocks its writers for long. I/O threads also write logs and must not block."""
+"""Lossy log file: a log output that never blocks a writing thread for long, because I/O threads also write log lines."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from typing import TextIO
 from tutti import limits
 
 MS = 1000
-_WAIT_PART = 100  # waits take at most one hundredth of the total time
-_BLOCKING_TERMINAL_BYTES = 1  # a writable blocking terminal does not report its free space, but one byte never blocks
+_WAIT_PART = 100  # waits for the reader take at most one hundredth of the total time
+_BLOCKING_TERMINAL_BYTES = 1  # the free space of a writable blocking terminal is unknown, but one byte always fits
 
 
 class LossyLogFile:
     """A file that drops and counts lines if the disk is full, or if no process reads the pipe or terminal. Thread-safe.
 
-    A write waits for a slow reader for at most `LOG_WAIT_MS_MAX`. All waits together take at most one hundredth of the total time,
-    because other threads wait for the threads that log.
+    A write waits at most `LOG_WAIT_MS_MAX` for a slow reader. All waits together take at most one hundredth of the total time,
+    because the writing threads have other work to do.
 
     Attributes:
         lost: number of dropped lines.
@@ -32,7 +32,7 @@ class LossyLogFile:
         """Write to `file`."""
         self._file = file
         self._lock = threading.Lock()
-        self._stuck = False  # True if another thread has held the lock for too long, because the disk hangs
+        self._stuck = False  # True if a thread that holds the lock hangs in a write
         self._pipe, self._chunk_bytes = _pipe_of(file)
         self._poll = select.poll()
         if self._pipe is not None:
@@ -40,12 +40,12 @@ class LossyLogFile:
             if self._pipe != file.fileno():
                 weakref.finalize(self, os.close, self._pipe).atexit = False
         self._torn = False  # True if the last line is incomplete
-        self._wait_ms: float = limits.LOG_WAIT_MS_MAX  # remaining wait budget, which grows over time
+        self._wait_ms: float = limits.LOG_WAIT_MS_MAX  # remaining budget for waits, which grows with time
         self._waited_at = time.monotonic()
         self.lost = 0
 
     def write(self, line: str) -> None:
-        """Write a line, or drop it."""
+        """Write a line; drop the line if it cannot be written soon."""
         if not self._lock.acquire(timeout=0 if self._stuck else limits.LOG_WAIT_MS_MAX / MS):
             self._stuck = True
             self.lost += 1
@@ -76,7 +76,7 @@ class LossyLogFile:
                 self._torn = bool(remaining)
 
     def _wait_writable(self) -> bool:
-        """True if the pipe is writable now or within the remaining wait budget."""
+        """Return True if the pipe is writable now or becomes writable within the remaining budget."""
         began = time.monotonic()
         self._wait_ms = min(limits.LOG_WAIT_MS_MAX, self._wait_ms + (began - self._waited_at) * MS / _WAIT_PART)
         writable = bool(self._poll.poll(self._wait_ms))
@@ -89,10 +89,10 @@ class LossyLogFile:
 
 
 def _pipe_of(file: TextIO) -> tuple[int | None, int]:
-    """Return the descriptor if the file is a pipe, terminal or socket, else None. Also return the number of bytes per write.
+    """Return the descriptor of a pipe, terminal or socket (None for other files), and the number of bytes per write.
 
-    A pipe or terminal is opened again in non-blocking mode, so that the mode of the original descriptor does not change. If that is
-    not permitted, the original descriptor is used.
+    For a pipe or terminal, open a second descriptor in non-blocking mode, so that the mode of the original one does not change. If
+    the system does not permit a second descriptor, return the original one.
     """
     try:
         number = file.fileno()
@@ -110,7 +110,7 @@ def _pipe_of(file: TextIO) -> tuple[int | None, int]:
 
 
 def _own_terminal(number: int) -> tuple[str, ...]:
-    """Return /dev/tty if the descriptor is the process's own terminal: it opens even if another user owns it (`sudo -u`)."""
+    """Return /dev/tty if the descriptor is the process's own terminal: /dev/tty opens even if another user owns the terminal."""
     try:
         os.tcgetpgrp(number)
     except OSError:  # not a terminal, or not the controlling one

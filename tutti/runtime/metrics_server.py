@@ -1,7 +1,7 @@
 """Metrics page of connectors and the archiver, served by one thread.
 
-The page limits the number of connections and the time for a request, because any client that reaches the port can send requests
-slowly.
+The server limits the number of connections and the time for a request, because any client that reaches the port could keep
+connections open.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ class _Protocol(BoundedProtocol):
     wrong_port = "this port serves metrics over HTTP/1.1; use {spoken} with a gateway's own ports"
 
     def timeout_s(self) -> float:
-        """Return the seconds for a request and its answer."""
+        """Return the time limit for a request and its answer in seconds."""
         return limits.METRICS_US_MAX / US
 
 
 class _RejectedConnections(Collector):
-    """Metrics of the page's own port."""
+    """Metric of the page itself: its rejected connections."""
 
     def collect(self) -> Iterator[Metric]:
         """Yield the counts of rejected connections."""
@@ -45,7 +45,7 @@ class _RejectedConnections(Collector):
 
 
 class MetricsPage:
-    """Metrics page, served while the context is entered.
+    """Metrics page, served within the `with` block.
 
     Attributes:
         url: URL of the page.
@@ -55,8 +55,8 @@ class MetricsPage:
         """Open the listening socket.
 
         Args:
-            listen: HOST:PORT; port 0 selects a free port.
-            collector: metrics of the page; called from the page's thread.
+            listen: address of the page, as HOST:PORT; port 0 selects a free port.
+            collector: returns the metrics; called in the thread of the page.
             insecure: allow an address that other hosts can reach.
 
         Raises:

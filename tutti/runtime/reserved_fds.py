@@ -1,11 +1,11 @@
-"""Reserved descriptors for a process's own files. Without them, connections could exhaust the descriptors, which would look like a
-disk failure.
+"""Reserved descriptors for a process's own files. Without them, connections could use all descriptors, and a file that cannot be
+opened looks like a disk failure.
 
-Libraries accept connections until the descriptors run out. So a process lowers its soft limit to reserve some descriptors, and
-raises the limit for a moment when its own files need one. At the lower limit, the libraries retry after a second.
+Libraries accept connections until no descriptor is free. So a process lowers its soft limit to reserve some descriptors, and raises
+the limit for a moment when one of its own files needs a descriptor. At the lower limit, the libraries retry after a second.
 
-Ports with this project's own accept loops need no lower limit. The kernel gives a new descriptor the lowest free number. So if
-connections must have numbers below a bound, all higher numbers stay free for the rest of the process.
+Ports with Tutti's own accept loops need no lower limit. The kernel gives a new descriptor the lowest free number. So if a port
+accepts only connections with numbers below a bound, the higher numbers stay free for the rest of the process.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ _US = 1_000_000
 Result = TypeVar("Result")
 
 _lock = threading.Lock()
-_bounds: list[int] = []  # the soft limit without the reserved descriptors, and the soft limit with them
+_bounds: list[int] = []  # empty, or two soft limits: without and with the reserved descriptors
 
 
 def raise_limit() -> None:
-    """Raise the limit of descriptors as far as the system allows, up to `limits.OPEN_FILES`: each connection takes one."""
-    import resource  # noqa: PLC0415 - clients also run on systems without it, and never call this
+    """Raise the soft limit of descriptors up to `limits.OPEN_FILES`, as far as the system allows: each connection takes one."""
+    import resource  # noqa: PLC0415 - only gateways call this; clients also run on systems without `resource`
 
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = limits.OPEN_FILES if hard == resource.RLIM_INFINITY else min(limits.OPEN_FILES, hard)
@@ -40,23 +40,23 @@ def raise_limit() -> None:
 
 
 def spare_descriptors(soft: int) -> int:
-    """Return the size of one share of spare descriptors, for a soft limit that is not infinite."""
+    """Return the number of descriptors in one share of spare descriptors, for a finite soft limit."""
     return min(limits.SPARE_FILES, soft // limits.SPARE_FILES_PART)
 
 
 def descriptor_bound(shares: int) -> int:
-    """Return the bound for the descriptors of a port's connections.
+    """Return the bound for the descriptor numbers of a port's connections.
 
-    If all connections are below the bound, `shares` shares of spare descriptors stay free.
+    If all connections have numbers below the bound, `shares` shares of spare descriptors stay free.
     """
-    import resource  # noqa: PLC0415 - missing on some systems of clients, which never call this
+    import resource  # noqa: PLC0415 - only servers call this; clients also run on systems without `resource`
 
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return sys.maxsize if soft == resource.RLIM_INFINITY else soft - shares * spare_descriptors(soft)
 
 
 def lowest_free_descriptor() -> int:
-    """Return the number that the next descriptor gets; a number above all bounds if none is free."""
+    """Return the number that the next descriptor gets; `sys.maxsize` if no descriptor is free."""
     try:
         with socket.socket() as probe:
             return probe.fileno()
@@ -65,7 +65,7 @@ def lowest_free_descriptor() -> int:
 
 
 def move_to_lowest_descriptor(connection: socket.socket) -> socket.socket:
-    """Return the connection with the lowest free descriptor, or unchanged if none is free."""
+    """Return the connection with the lowest free descriptor number; unchanged if no descriptor is free."""
     try:
         lower = connection.dup()
     except OSError:
@@ -76,7 +76,7 @@ def move_to_lowest_descriptor(connection: socket.socket) -> socket.socket:
 
 def reserve_descriptors() -> None:
     """Reserve descriptors of this process for `with_reserved_descriptor`. Call this once per process."""
-    import resource  # noqa: PLC0415 - clients also run on systems without it, and never call this
+    import resource  # noqa: PLC0415 - only servers call this; clients also run on systems without `resource`
 
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != resource.RLIM_INFINITY:
@@ -86,7 +86,7 @@ def reserve_descriptors() -> None:
 
 
 def with_reserved_descriptor(act: Callable[[], Result]) -> Result:
-    """Call a function that needs a descriptor; if none is free, use a reserved one.
+    """Call a function that needs a descriptor; if no descriptor is free, let the function use a reserved one.
 
     Raises:
         OSError: as `act`.
@@ -96,7 +96,7 @@ def with_reserved_descriptor(act: Callable[[], Result]) -> Result:
     except OSError as error:
         if error.errno not in TOO_MANY or not _bounds:
             raise
-    import resource  # noqa: PLC0415 - `reserve_descriptors` has imported it, so the import needs no descriptor
+    import resource  # noqa: PLC0415 - `reserve_descriptors` has imported `resource`, so this import opens no file
 
     fewer, all_of_them = _bounds
     with _lock:
@@ -112,9 +112,9 @@ def with_descriptor_wait(act: Callable[[], Result]) -> Result:
     """As `with_reserved_descriptor`; if the reserve is empty too, wait until connections release descriptors.
 
     Raises:
-        OSError: as `act`; also if no descriptor was free for `FILES_WAIT_US_MAX`.
+        OSError: as `act`; also if no descriptor became free within `FILES_WAIT_US_MAX`.
     """
-    # Count the attempts instead of the time, so that a suspended process does not use up its wait.
+    # Count attempts instead of time, so that the time during which the process is suspended does not count.
     for _ in range(limits.FILES_WAIT_US_MAX // limits.FILES_RETRY_US):
         try:
             return with_reserved_descriptor(act)

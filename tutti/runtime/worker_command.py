@@ -1,4 +1,4 @@
-"""Common command of the worker processes (connectors and the archiver): logs, signals, metrics page, readiness line, exit."""
+"""The part of a command that connectors and the archiver share: logs, signals, metrics page, readiness line, exit."""
 
 from __future__ import annotations
 
@@ -22,15 +22,14 @@ class Worker(Protocol):
     """A task that runs until it is stopped."""
 
     def run(self, stop: threading.Event, ready: Callable[[], None]) -> None:
-        """Transfer records until `stop` is set. Before returning, deliver the records that are already accepted, within a time
-        limit.
+        """Transfer records until `stop` is set; then deliver the accepted records, within a time limit, and return.
 
         Args:
-            stop: set by SIGTERM and Ctrl-C.
-            ready: callback to call once, when both sides have answered and no obstacle is known.
+            stop: event that SIGTERM and Ctrl-C set.
+            ready: callback to call once, when source and destination have answered.
 
         Raises:
-            TuttiError: an error that a retry cannot resolve; its exit code becomes the command's.
+            TuttiError: an error that a retry cannot resolve; the command exits with the exit code of the error.
         """
 
 
@@ -47,12 +46,12 @@ def run(
 
     Args:
         worker: the worker, not connected yet.
-        ready_fields: additional fields of the readiness line (`"ready": true`) on standard output; read when the line is printed.
-        metrics: HOST:PORT of the page for Prometheus; empty for none. Port 0 selects a free port, and the readiness line contains
-            the port.
-        collector: metrics of the page; called from another thread.
+        ready_fields: additional fields of the readiness line (`"ready": true`) on standard output, read when the line is printed.
+        metrics: address of the metrics page for Prometheus, as HOST:PORT (port 0 selects a free port), or empty for no page; the
+            readiness line contains the url of the page.
+        collector: returns the metrics of the page; called in another thread.
         insecure: allow other hosts to read the page.
-        file: configuration file with `metrics`, for error messages.
+        file: name of the configuration file that contains `metrics`, for error messages.
 
     Raises:
         ConfigError: the address in `metrics` is not available, or not permitted.
@@ -78,8 +77,8 @@ def run(
 def _relaxed_gc() -> Iterator[None]:
     """Reduce the work of Python's garbage collector: freeze the loaded objects and raise the thresholds.
 
-    Reference counting already frees committed messages. With the defaults, a full collection would take 25 ms after every few
-    thousand messages.
+    Reference counting frees committed messages without the collector. With default thresholds, a full collection of 25 ms would
+    follow every few thousand messages.
     """
     before = gc.get_threshold()
     gc.collect()

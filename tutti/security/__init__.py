@@ -1,1 +1,1 @@
-"""Access control: tokens, rights, and the files that hold keys and secrets."""
+"""Access control: tokens, rights, and the files that contain keys and secrets."""

@@ -1,7 +1,7 @@
-"""Tokens, their rights, and the file that lists them (docs/how-to/security.md).
+"""Tokens, their rights, and the token file (docs/how-to/security.md).
 
-A token is 32 random bytes as text; a client that presents the token has the rights listed for it. The file contains only the
-SHA-256 of each token, so a reader of the file cannot use the tokens. A fast hash is enough, because 256 random bits cannot be
+A token is 32 random bytes as text, and gives a client the rights that the token file lists. The file contains only the SHA-256 of
+each token, so a process that can read the file cannot use the tokens. A fast hash is enough, because 256 random bits cannot be
 guessed.
 
     [tokens.jfk-feed]
@@ -12,8 +12,8 @@ guessed.
     admin = true                        # right to administer the group; default: no
     expires = 2027-01-31T00:00:00Z      # default: never
 
-After a change, the file is read again once it has been unmodified for a moment. A file without tokens contains only `[tokens]`. If
-the changed file has a mistake, the tokens that were read before stay valid.
+After a change, the gateway reads the file again, as soon as it has stayed unmodified for about a second. If the changed file has a
+mistake, the previous tokens stay valid. A file without tokens contains only `[tokens]`.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from tutti.errors import ConfigError, NotAllowed, UsageError
 from tutti.runtime.durable_files import make_directory
 from tutti.security.user_files import FileWatcher, check_not_world_writable, file_stamp, read_toml, replace_text
 
-PREFIX = "tutti_"  # the prefix makes a leaked token recognisable
+PREFIX = "tutti_"  # lets scanners for leaked secrets recognise a token
 TOKEN_BYTES = 32
 _MADE_BY = "`tutti tokens new` makes it"
 _KEYS = frozenset({"sha256", "produce", "read", "producers", "admin", "expires"})
@@ -46,7 +46,7 @@ _SHA256 = re.compile(r"[0-9a-f]{64}\Z")
 _PATTERN = re.compile(rf"[A-Za-z0-9._*-]{{1,{NAME_BYTES_MAX}}}\Z")
 _EPOCH, _MICROSECOND = datetime(1970, 1, 1, tzinfo=UTC), timedelta(microseconds=1)
 
-#: Codes of `NotAllowed`: first, the caller is not authenticated; second, the caller lacks the right.
+#: Codes of `NotAllowed`: "token" for a caller without a valid token, "rights" for a caller that lacks a right.
 UNAUTHENTICATED, NO_RIGHT = "token", "rights"
 
 
@@ -55,11 +55,11 @@ class Access(NamedTuple):
 
     Attributes:
         name: name of the token, or of the gateway.
-        sha256: SHA-256 of the token, hexadecimal; empty for a gateway.
-        produce, read: patterns of topics that the caller can write to and read.
-        admin: right to administer the group.
+        sha256: hexadecimal SHA-256 of the token; empty for a gateway.
+        produce, read: patterns of the topics that the caller can write to and read.
+        admin: whether the caller can administer the group.
         expires_us: end of validity, us since 1970, UTC; 0 means never.
-        producers: patterns of producer names that the caller can use.
+        producers: patterns of the producer names that the caller can use.
     """
 
     name: str
@@ -96,10 +96,10 @@ class Access(NamedTuple):
             )
 
     def require_producer(self, name: str) -> None:
-        """Check the right to use a producer's name. Every caller with a write right can use nameless producers.
+        """Check the right to use a producer name. Every caller with a write right can use producers without a name.
 
         Raises:
-            NotAllowed: the caller lacks the right, or cannot write at all.
+            NotAllowed: the caller lacks the right, or cannot write to any topic.
         """
         if not self.produce:
             raise NotAllowed(
@@ -128,7 +128,7 @@ class Access(NamedTuple):
                 )
 
     def require_reader(self) -> None:
-        """Check the right to be a named reader, which needs at least one readable topic.
+        """Check the right to be a named reader, which every caller has that can read at least one topic.
 
         Raises:
             NotAllowed: the caller can read no topic.
@@ -139,7 +139,7 @@ class Access(NamedTuple):
             )
 
     def require_admin(self, to_do: str) -> None:
-        """Check the right to administer the group; `to_do` names the operation in the error.
+        """Check the right to administer the group; the error message names the operation `to_do`.
 
         Raises:
             NotAllowed: the caller lacks the right.
@@ -153,12 +153,12 @@ FULL_ACCESS = Access("", produce=("*",), read=("*",), admin=True)
 
 
 def gateway_access(name: str) -> Access:
-    """Return the access of a gateway of the group: all rights. Its key authenticates the gateway."""
+    """Return the access of a gateway of the group, which its key has authenticated: all rights."""
     return Access(name, produce=("*",), read=("*",), admin=True)
 
 
 def _matches(pattern: str, topic: str) -> bool:
-    """True if a topic matches a pattern, in which `*` stands for any characters."""
+    """Return True if a topic matches a pattern, in which `*` matches any number of characters."""
     first, *rest = pattern.split("*")
     if not rest:
         return topic == first
@@ -179,7 +179,7 @@ def new_token() -> str:
 
 
 def digest_of(token: str) -> str:
-    """Return the SHA-256 of a token, hexadecimal, as in the file."""
+    """Return the SHA-256 of a token in hexadecimal, as in the token file."""
     return hashlib.sha256(token.encode(errors="replace")).hexdigest()
 
 
@@ -187,7 +187,7 @@ class Tokens:
     """The tokens of a file. Thread-safe.
 
     Attributes:
-        trouble: error of the last reload; empty if it succeeded. After an error, the earlier tokens stay valid.
+        trouble: error of the last reload, after which the previous tokens stay valid; empty if the reload succeeded.
         refused: number of rejected callers by reason: "missing", "unknown", "expired", "rights".
         version: number of successful reads of the file.
     """
@@ -216,7 +216,7 @@ class Tokens:
         """Authenticate a token and return its access.
 
         Raises:
-            NotAllowed: the token is missing, unknown or expired. The error does not distinguish the last two; `refused` does.
+            NotAllowed: the token is missing, unknown or expired. The message is the same for unknown and expired tokens.
         """
         self.refresh()
         if not token:
@@ -224,7 +224,7 @@ class Tokens:
                 "missing", "this gateway requires a token, and the client sent none: set TUTTI_TOKEN_FILE, or give `credentials`"
             )
         digest = digest_of(token[: limits.TOKEN_CHARACTERS_MAX])
-        found = self._known.get(digest)  # a timing attack reveals only the hash, and callers cannot choose a hash
+        found = self._known.get(digest)  # a timing attack on this lookup is useless: callers cannot choose the hash of a token
         if found is not None and not hmac.compare_digest(found.sha256, digest):
             found = None
         unknown = "the token is unknown to this gateway, or has expired: ask for a new one (`tutti tokens new`)"
@@ -235,12 +235,12 @@ class Tokens:
         return found
 
     def current_access(self, access: Access) -> Access | None:
-        """Return the current access for an earlier result of `authenticate`; None if the token was removed or has expired."""
+        """Return the present access of an authenticated caller; None if the token was removed or has expired."""
         found = self._known.get(access.sha256)
         return found if found is not None and self._is_valid(found) else None
 
     def count_refused(self, error: NotAllowed) -> None:
-        """Count an authenticated caller that lacked a right."""
+        """Count the error if it means that an authenticated caller lacked a right."""
         if error.code == NO_RIGHT:
             self.count(NO_RIGHT)
 
@@ -250,7 +250,7 @@ class Tokens:
             self.refused[reason] += times
 
     def refresh(self) -> None:
-        """Read the file again if it changed, with a check at most every `KEYS_CHECK_US`."""
+        """Read the file again if it has changed. Check for changes at most once in `KEYS_CHECK_US`."""
         now_us = self._clock_us()
         with self._lock:
             if 0 <= now_us - self._checked_us < limits.KEYS_CHECK_US:
@@ -261,7 +261,7 @@ class Tokens:
                 return
             try:
                 known = read_tokens(self._path)
-            except ConfigError as error:  # retry even if the file stays unchanged, because the cause can be temporary
+            except ConfigError as error:  # without `mark_read`, the next check reads the file again: the cause can be temporary
                 self.trouble = f"the tokens read before stay valid: {error}"
                 return
             self._changes.mark_read(seen)
@@ -284,7 +284,7 @@ def read_tokens(path: str | Path) -> dict[str, Access]:
         ConfigError: the file is not readable, every user can write it, or its content is wrong.
     """
     tree, found = read_toml(path, _MADE_BY)
-    table = tree.get("tokens")  # an empty file is an error, because another process may be writing it
+    table = tree.get("tokens")  # an empty file is rejected, because another process may still be writing it
     if set(tree) - {"tokens"} or not isinstance(table, dict):
         raise ConfigError(
             f"{path} lists no tokens: write [tokens.NAME] tables and nothing else, or [tokens] alone for none; {_MADE_BY}"
@@ -338,10 +338,10 @@ def _patterns(where: str, fields: Mapping[str, object], kind: str) -> tuple[str,
 
 
 def check_pattern(pattern: object, where: str) -> str:
-    """Return `pattern` if it is a valid pattern of topics.
+    """Return `pattern` if it is a valid pattern for topics.
 
     Raises:
-        ConfigError: the pattern is not valid; `where` names its key in the error.
+        ConfigError: the pattern is not valid; the message contains its key, `where`.
     """
     if not isinstance(pattern, str) or not _PATTERN.match(pattern):
         raise ConfigError(f"{where} has {pattern!r}: a topic takes letters, digits, '.', '_', '-', and '*' for any run of them")
@@ -349,10 +349,10 @@ def check_pattern(pattern: object, where: str) -> str:
 
 
 def change_tokens(path: str | Path, change: Callable[[dict[str, Access]], None]) -> None:
-    """Change the tokens of a file under a lock. Create the file if it does not exist.
+    """Change the tokens of a file under a lock; `change` gets the tokens by name. Create the file if it does not exist.
 
     Raises:
-        ConfigError: the file is not a token file, or `change` raised; the file stays unchanged.
+        ConfigError: the file is not a token file, or would have too many tokens, or `change` raised; the file is unchanged.
         OSError: the file cannot be written.
     """
     target = Path(path)

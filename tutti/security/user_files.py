@@ -1,6 +1,6 @@
-"""Safe access to user files (configurations, keys, tokens): size and time of reads are limited.
+"""Safe access to user files (configurations, keys, tokens).
 
-Files with secrets must have restrictive modes, and are replaced atomically.
+Reads are limited in size and time. Files with secrets must have restrictive modes. Files are replaced atomically.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ from tutti import limits
 from tutti.errors import ConfigError, remedy
 
 FILE_BYTES_MAX = 1 * limits.MIB
-_KEY_PARTS_MAX = 64  # limit of a TOML key's parts, more than any valid file has
+_KEY_PARTS_MAX = 64  # limit of the parts of a dotted TOML key; valid files have fewer
 _QUOTED = re.compile(r'"[^"]*"|\'[^\']*\'')
-FILE_WAIT_S = 10.0  # seconds to wait for each part of the input from a pipe or terminal
+FILE_WAIT_S = 10.0  # longest wait for the next part of the input from a pipe or terminal
 
 
 Stamp = tuple[int, int, int]
 
 
 def file_stamp(path: str | Path) -> Stamp:
-    """Return values that change with each write of a file; zeros if it does not exist."""
+    """Return modification time, inode and size, which change with each write of a file; zeros if the file does not exist."""
     try:
         found = Path(path).stat()
     except OSError:
@@ -43,21 +43,21 @@ def monotonic_us() -> int:
 
 
 class FileWatcher:
-    """Detects that a file changed and then stayed unchanged for `KEYS_UNCHANGED_US`. Owned by one thread at a time.
+    """Detects that a file has changed and has then stayed unchanged for `KEYS_UNCHANGED_US`. Used by one thread at a time.
 
-    The delay avoids half-written files: `cp`, and editors that write in place, produce a partial file for a moment. A partial file
-    can look complete.
+    The delay avoids the read of a partial file, which can look complete: `cp`, and editors that write in place, produce a partial
+    file for a moment.
     """
 
     def __init__(self, path: str | Path, read_stamp: Stamp, clock_us: Callable[[], int] = monotonic_us) -> None:
-        """Watch a file. `read_stamp` is its stamp before the last read; `clock_us` returns the time."""
+        """Watch a file. `read_stamp` is the stamp of the file before its last read; `clock_us` returns the time."""
         self._path = path
         self._read_stamp = self._seen = read_stamp
         self._clock_us = clock_us
         self._since_us = clock_us()
 
     def check(self) -> Stamp | None:
-        """Return the file's stamp if it must be read again, else None. The answer stays until `mark_read`."""
+        """Return the file's stamp if the file must be read again, else None. `mark_read` records that it was read."""
         seen, now_us = file_stamp(self._path), self._clock_us()
         if seen != self._seen or now_us < self._since_us:
             self._seen, self._since_us = seen, now_us
@@ -72,10 +72,9 @@ def read_limited(path: str | Path, bytes_max: int = FILE_BYTES_MAX) -> tuple[byt
     """Return the content of a file and its status. The path may be a pipe (`<(...)` of a shell) or a device.
 
     Raises:
-        OSError: the file cannot be read, has more than `bytes_max` bytes, or no process writes into the pipe; the error names the
-            path.
+        OSError: the file cannot be read, has more than `bytes_max` bytes, or no input arrives; the error contains the path.
     """
-    # A plain open of a pipe waits without limit for a process that writes into it.
+    # Open without blocking, because a plain open of a named pipe waits without limit for a writer.
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOCTTY | os.O_NONBLOCK)
     except ValueError:
@@ -101,7 +100,7 @@ def _read(descriptor: int, bytes_max: int) -> bytes:
             raise OSError(errno.ETIMEDOUT, f"no input arrived for {FILE_WAIT_S:g} s")
         try:
             part = os.read(descriptor, bytes_max + 1 - len(data))
-        except BlockingIOError:  # another process has read the data from the same pipe
+        except BlockingIOError:  # another reader of the same pipe has taken the data
             continue
         if not part:
             return bytes(data)
@@ -110,16 +109,16 @@ def _read(descriptor: int, bytes_max: int) -> bytes:
 
 
 class TooDeep(ValueError):
-    """A TOML key has too many parts: the parser needs quadratic time for them."""
+    """A dotted TOML key has too many parts. The parser would need quadratic time for the key."""
 
     def __init__(self, line: int) -> None:
-        """Name the line (from 1) of the key."""
+        """Compose the message; `line` is the line of the key, from 1."""
         super().__init__(f"a key has more than {_KEY_PARTS_MAX} parts (at line {line})")
         self.line = line
 
 
 def parse_toml(text: str) -> dict[str, Any]:
-    """Parse a TOML text.
+    """Parse TOML text, after a check for keys that take too long to parse.
 
     Raises:
         TooDeep: a key has too many parts.
@@ -136,10 +135,11 @@ def read_toml(path: str | Path, made_by: str) -> tuple[dict[str, Any], os.stat_r
 
     Args:
         path: path of the file.
-        made_by: remedy for the error text: the command that creates such a file.
+        made_by: remedy in error messages: the command that creates a file of this kind.
 
     Raises:
-        ConfigError: the file is not readable, too large, or not TOML. The message contains none of its content.
+        ConfigError: the file is not readable, too large, or not TOML. The message contains nothing from the file, because it may be
+            secret.
     """
     try:
         data, found = read_limited(path)
@@ -147,12 +147,12 @@ def read_toml(path: str | Path, made_by: str) -> tuple[dict[str, Any], os.stat_r
         raise ConfigError(f"{path} cannot be read ({(error.strerror or str(error)).lower()}): {remedy(error, made_by)}") from None
     try:
         return parse_toml(data.decode()), found
-    except (ValueError, RecursionError) as error:  # not UTF-8, not TOML, an integer of thousands of digits, nested too deeply
+    except (ValueError, RecursionError) as error:  # also for bytes that are not UTF-8, and integers with thousands of digits
         raise ConfigError(f"{path} is not TOML ({error}): {made_by}") from None
 
 
 def check_private(path: str | Path, found: os.stat_result) -> None:
-    """Check that only its owner can read or write a file with a secret.
+    """Check that only the owner of a file with a secret can read or write it.
 
     Raises:
         ConfigError: other users can read or write the file.
@@ -163,7 +163,7 @@ def check_private(path: str | Path, found: os.stat_result) -> None:
 
 
 def check_not_world_writable(path: str | Path, found: os.stat_result) -> None:
-    """Check that not every user can write a file that grants access.
+    """Check that a file that grants access is not writable by every user.
 
     Raises:
         ConfigError: every user can write the file.
@@ -174,7 +174,7 @@ def check_not_world_writable(path: str | Path, found: os.stat_result) -> None:
 
 
 def write_new(path: Path, text: str, mode: int) -> None:
-    """Create a file with a text.
+    """Create a file with this text and mode, durably.
 
     Raises:
         OSError: the file exists, or cannot be written.
@@ -211,7 +211,7 @@ def check_certificate(certificate: str | Path, key: str | Path) -> None:
     try:
         for path in (certificate, key):
             found = read_limited(path)[1]
-            if not stat.S_ISREG(found.st_mode):  # pipes do not work, because the library reads the file again after changes
+            if not stat.S_ISREG(found.st_mode):  # a pipe can be read only once, and the gateway reads the file again after changes
                 raise OSError(errno.EINVAL, "it is not a regular file", str(path))
         check_private(key, found)
         ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(certificate, key, password=_no_password)
@@ -228,5 +228,5 @@ def check_certificate(certificate: str | Path, key: str | Path) -> None:
 
 
 def _no_password() -> str:
-    """Return an empty password, because a gateway cannot ask for one."""
+    """Return an empty password, so that OpenSSL does not ask for one on the terminal."""
     return ""

@@ -15,7 +15,7 @@ from tutti.io.endpoints import Endpoints
 
 if TYPE_CHECKING:
     from tutti.common.credentials import Credentials
-    from tutti.sources.spark_queries import QueryProgress
+    from tutti.sources.query_progress import QueryProgress
 
 _REQUEST_S_MAX = limits.ANSWER_WAIT_US_MAX / 1e6  # longest request; Ctrl-C takes effect only between requests
 _REPORT_S = 1.0  # seconds that the timeout message may wait for the query's position and errors
@@ -66,7 +66,7 @@ class QueryWait:
         deadline = math.inf if timeout is None else time.monotonic() + timeout
         with self._changed:
             if self._gateways is None:
-                from tutti.sources.spark_queries import QueryProgress  # noqa: PLC0415 - only callers that wait load Arrow Flight
+                from tutti.sources.query_progress import QueryProgress  # noqa: PLC0415 - only callers that wait load Arrow Flight
 
                 self._gateways = QueryProgress(list(self._route.addresses), log=self._log, credentials=self._credentials)
             query = self._queries.setdefault(name, _Query())

@@ -7,8 +7,9 @@ All numbers are little-endian. The head has 512 bytes, so that its write is atom
 36 before_end u64     44 before_records u64   52 progress, zeros   508 crc u32
 ```
 
-`before_end` and `before_records` are the valid length of the previous segment in bytes and records. It is determined before a new
-segment is created. `progress` is the application's last progress before this segment. A block:
+`before_end` and `before_records` are the valid length of the previous segment in bytes and records. This length no longer changes
+when
+the new segment is created. `progress` is the application's last progress before this segment. A block:
 
 ```
  0 magic b"TSB1"   4 flags u8   5 atomic u8   6 topic_length u16   8 progress_length u16   10 zero u16
@@ -17,9 +18,9 @@ segment is created. `progress` is the application's last progress before this se
 ```
 
 `first` is the number of records in the segment before the block. `synced` is the number of bytes that were durable before the block
-was written, so corruption below `synced` is not a torn write. `crc` is CRC32C over the preceding bytes and the topic. Its seed
-depends on id and number, so that a block of a different segment never matches. `body_crc` is the CRC of the batch, over progress
-and body.
+was written, so corruption below `synced` is not a torn write. `crc` is CRC32C over the preceding bytes and the topic. The seed of
+`crc` depends on the spool's id and the segment's number, so that a block of a different segment never matches. `body_crc` is the
+CRC32C of progress and body.
 """
 
 from __future__ import annotations
@@ -59,7 +60,7 @@ class Head(NamedTuple):
 
 
 class Block(msgspec.Struct, frozen=True):
-    """A stored batch. `position` is the position after its last record; `start` and `end` are byte offsets in the segment."""
+    """A stored batch: `position` follows its last record; `start` and `end` are the byte offsets of the block in the segment."""
 
     position: SpoolPosition
     topic: str
@@ -83,7 +84,7 @@ class Block(msgspec.Struct, frozen=True):
 
 
 def encode_head(head: Head) -> bytes:
-    """Encode the first bytes of a segment."""
+    """Encode the head of a segment, the first `HEAD_BYTES` bytes."""
     fields = _HEAD.pack(MAGIC, VERSION, len(head.progress), head.number, head.id, head.before_end, head.before_records)
     data = (fields + head.progress).ljust(_CRC_AT, b"\0")
     return data + _CRC.pack(crc32c(data))
@@ -107,12 +108,12 @@ def decode_head(data: bytes) -> Head:
 
 
 def seed_of(spool: bytes, number: int) -> int:
-    """Return the CRC seed of the blocks of a segment."""
+    """Return the CRC seed for the blocks of segment `number` of a spool."""
     return crc32c(_SEED.pack(spool, number))
 
 
 def encode_block(block: Block, seed: int) -> tuple[bytes, Buffer]:
-    """Encode a block in two parts: everything before the body, and the body. So one write is enough, without a copy of the body."""
+    """Encode a block as two buffers, all bytes before the body and the body, so that the body is written without a copy."""
     topic = block.topic.encode()
     fields = _BLOCK.pack(
         _MAGIC,
@@ -134,10 +135,10 @@ def encode_block(block: Block, seed: int) -> tuple[bytes, Buffer]:
 
 
 def decode_block(data: Buffer, at: int, start: int, number: int, seed: int, *, content: bool = True) -> Block | None:
-    """Decode the block at `at` in `data`. That byte is byte `start` of segment `number`. Return None if `data` ends within the
-    block.
+    """Decode the block at index `at` of `data`; None if `data` ends within the block.
 
-    Without `content`, progress and body are not decoded or checked, and may be missing from `data`.
+    The block begins at byte `start` of segment `number`. Without `content`, progress and body are neither decoded nor checked, and
+    may be missing from `data`.
 
     Raises:
         FormatError: the bytes are not a block, or fail their CRC.
@@ -153,7 +154,7 @@ def decode_block(data: Buffer, at: int, start: int, number: int, seed: int, *, c
     if len(data) < progress_at:
         return None
     topic = bytes(data[topic_at:progress_at])
-    # The lengths of progress and body are valid only after this check.
+    # Check the CRC of the head first, because the lengths of progress and body may be corrupt.
     if _CRC.unpack_from(data, at + _BLOCK.size)[0] != crc32c(topic, crc32c(bytes(data[at : at + _BLOCK.size]), seed)):
         raise FormatError(f"the block at byte {start} fails the CRC of its head")
     body_at = progress_at + progress_length
@@ -171,30 +172,30 @@ def decode_block(data: Buffer, at: int, start: int, number: int, seed: int, *, c
     )
 
 
-Fetch = Callable[[int, int], bytes]  # (size, at): bytes of a segment; fewer at the end of the file
+Fetch = Callable[[int, int], bytes]  # fetch(size, at) returns up to `size` bytes of a segment from byte `at` on
 
 
 class BlockIterator:
-    """Iterator over the blocks of a segment. The segment is read in large chunks.
+    """Iterator over the blocks of a segment, which it reads in large chunks.
 
     Attributes:
         at: byte offset after the last returned block.
-        records: number of records up to that offset.
+        records: number of records before byte `at`.
     """
 
     def __init__(self, fetch: Fetch, number: int, seed: int) -> None:
-        """Start after the head."""
+        """Create an iterator that begins after the head of segment `number`."""
         self.at, self.records = HEAD_BYTES, 0
         self._fetch, self._number, self._seed = fetch, number, seed
         self._data, self._data_at = b"", HEAD_BYTES
 
     def go(self, at: int, records: int) -> None:
-        """Continue at that offset."""
+        """Continue at byte `at`, before which the segment has `records` records."""
         self.at, self.records = at, records
         self._data, self._data_at = b"", at
 
     def next(self, end: int) -> Block | None:
-        """Return the next block, or None at the end of the segment: at byte `end`, or within a block.
+        """Return the next block; None if byte `end` or the end of the file comes before the end of a block.
 
         Raises:
             FormatError: the bytes are not a block, or fail their CRC.
@@ -205,7 +206,7 @@ class BlockIterator:
             if self.at < end:
                 block = decode_block(self._data, self.at - self._data_at, self.at, self._number, self._seed)
             if block is not None:
-                # The block is valid but at the wrong position: a part of the file was lost or repeated.
+                # A valid block at the wrong position shows that a part of the file was lost or repeated.
                 if block.before.records != self.records:
                     raise FormatError(f"the block at byte {self.at} begins with record {block.before.records}, not {self.records}")
                 self.at, self.records = block.end, block.position.records
@@ -216,37 +217,38 @@ class BlockIterator:
             self._data, self._data_at = self._fetch(min(size, end - self.at), self.at), self.at
             if len(self._data) <= there:
                 return None  # end of the file
-            # The block is larger than the chunk.
+            # The block is larger than the chunk, so fetch a larger one.
             size *= 4
 
     def __iter__(self) -> Iterator[Block]:
-        """Iterate over all remaining blocks of the file."""
+        """Yield all remaining blocks up to the end of the file."""
         while (block := self.next(1 << 62)) is not None:
             yield block
 
 
 def find_block_heads(fetch: Fetch, at: int, size: int, number: int, seed: int) -> Iterator[Block]:
-    """Find the heads of blocks in bytes `at` to `size` of a segment. The bytes between them can be anything."""
+    """Yield the valid block heads in bytes `at` to `size` of a segment, whatever the other bytes contain."""
     while at < size:
         data = fetch(_CHUNK_BYTES, at)
         if not data:
             return
         found = data.find(_MAGIC)
         while found >= 0:
-            # Records may contain the magic, so only a head with a valid CRC counts.
+            # Accept only a head with a valid CRC, because records may contain the magic.
             candidate = fetch(BLOCK_BYTES + 0xFFFF, at + found)
             with suppress(FormatError, UnicodeDecodeError):
                 block = decode_block(candidate, 0, at + found, number, seed, content=False)
                 if block is not None:
                     yield block
             found = data.find(_MAGIC, found + 1)
-        # The chunks overlap, because a magic may cross a chunk boundary.
+        # Let the chunks overlap, because a magic may cross a chunk boundary.
         at += max(1, len(data) - len(_MAGIC) + 1)
 
 
 def is_torn(fetch: Fetch, end: int, size: int, number: int, seed: int) -> bool:
     """Return True if bytes `end` to `size`, after the last valid block of a segment, are a torn write.
 
-    The bytes are corrupt if a later block shows that more bytes were durable when it was written.
+    If a later block has a `synced` above `end`, the bytes were durable before that block was written, so they are corrupt, not
+    torn.
     """
     return not any(block.synced > end for block in find_block_heads(fetch, end, size, number, seed))

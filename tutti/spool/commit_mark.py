@@ -1,7 +1,7 @@
 """Commit marks: determine from the log's last progress which records of a spool are committed. No I/O.
 
-Each batch from a spool has a *mark* as progress: the spool's id, and the position after the batch. Batch and mark commit
-together or not at all, so the log's last progress of the producer identifies the last committed batch of the spool exactly.
+Each batch from a spool has a *mark* as progress: the spool's id, and the position after the batch. Batch and mark commit together
+or not at all. So the producer's last progress in the log identifies the last committed batch of the spool.
 """
 
 from __future__ import annotations
@@ -19,25 +19,25 @@ from tutti.errors import Damaged, FormatError, Refused
 FORMAT = 1
 _MAGIC = b"\x00TSP"
 _MARK = struct.Struct("<4s16sQQ")
-#: Maximum size in bytes of an application's own progress in a producer with a spool.
+#: Maximum size in bytes of the application's progress in a producer with a spool, whose mark takes the rest.
 APPLICATION_PROGRESS_BYTES_MAX = PROGRESS_BYTES_MAX - _MARK.size
 START = SpoolPosition(0, 0)
 
 
 class Mark(NamedTuple):
-    """The spool of a batch, and the position after the batch."""
+    """A mark: the id of a batch's spool, and the position after the batch."""
 
     spool: bytes
     position: SpoolPosition
 
 
 def encode_mark(spool: bytes, position: SpoolPosition, progress: bytes) -> bytes:
-    """Return the progress of a batch in its frame; `progress` is the application's own."""
+    """Return the progress for the frame of a batch: the mark, followed by the application's `progress`."""
     return _MARK.pack(_MAGIC, spool, *position) + progress
 
 
 def decode_mark(progress: bytes) -> tuple[Mark | None, bytes]:
-    """Return the mark in a progress, if there is one, and the application's part."""
+    """Return the mark at the start of a progress (None without a mark), and the application's part."""
     if len(progress) < _MARK.size or progress[: len(_MAGIC)] != _MAGIC:
         return None, progress
     _, spool, segment, records = _MARK.unpack_from(progress)
@@ -45,7 +45,7 @@ def decode_mark(progress: bytes) -> tuple[Mark | None, bytes]:
 
 
 class EpochStart(msgspec.Struct, frozen=True):
-    """The log's answer at the start of an epoch: the producer's number, its last committed sequence and its last progress."""
+    """What the log reports at the start of an epoch: the producer's number, last committed sequence and last progress."""
 
     number: int = 0
     sequence: int = 0
@@ -58,13 +58,13 @@ class State(msgspec.Struct, frozen=True):
     Attributes:
         id: 16 random bytes.
         producer: name of the owner.
-        log: uuid (hex) of the log that received its records; empty before the first record was sent.
+        log: uuid (hex) of the log that received records of the spool; empty before the first record was sent.
         first: number of the first segment that is still needed.
         known: position up to which the log is known to hold the spooled records.
         done: position up to which all records are committed or refused.
         aside: start positions of refused batches above `done`.
         sent: number of the highest segment whose records may have been sent.
-        since: the log's answer in the epoch in which the first record of segment `sent` was sent.
+        since: the log's report at the start of the epoch in which the first record of segment `sent` was sent.
         format: format version of the directory.
     """
 
@@ -81,7 +81,7 @@ class State(msgspec.Struct, frozen=True):
 
 
 def encode_state(state: State) -> bytes:
-    """Encode the file: a line of JSON, and its CRC."""
+    """Encode `spool.json`: a line of JSON, and a line with its CRC."""
     data = msgspec.json.encode(state)
     return b"%s\n%08x\n" % (data, crc32c(data))
 
@@ -107,17 +107,16 @@ def decode_state(data: bytes) -> State:
 
 
 def committed_position(state: State, start: EpochStart, counts: Mapping[int, int]) -> SpoolPosition:
-    """Return the position up to which the log is known to hold the spooled records. `counts` has the number of records in each
-    segment.
+    """Return the position up to which the log contains the spooled records. `counts` is the number of records in each segment.
 
     Raises:
-        Refused: the log and the spool do not belong together, or the committed records cannot be determined. The message has the
-            reason.
+        Refused: the log and the spool do not belong together, or the committed records cannot be determined; the message contains
+            the reason.
     """
     mark, _ = decode_mark(start.progress)
     if mark is not None and mark.spool == state.id:
         last = max(counts, default=state.first - 1)
-        # The mark is exact, unless the log or the directory is an older copy.
+        # The mark is exact, unless the log or the directory is an older copy, which the next two checks detect.
         if mark.position < state.known:
             raise Refused(
                 f"the log ends at {_text_of(mark.position)} of this spool, and it had committed more, up to "
@@ -131,8 +130,8 @@ def committed_position(state: State, start: EpochStart, counts: Mapping[int, int
                 "spool",
             )
         return mark.position
-    # The last progress is not from this spool. This is safe in two cases: nothing of the spool was sent, or the log has not changed
-    # since then, so nothing that was sent has committed.
+    # The last progress in the log is not from this spool. If no record of the spool was sent, none can have committed.
+    # If records were sent, none has committed if the log's report is the same as before they were sent.
     doubtful = any(
         number <= state.sent and SpoolPosition(number, count) > max(state.done, SpoolPosition(number, 0))
         for number, count in counts.items()
@@ -150,10 +149,13 @@ def committed_position(state: State, start: EpochStart, counts: Mapping[int, int
 def advance_over_refused(
     done: SpoolPosition, aside: Mapping[SpoolPosition, SpoolPosition], counts: Mapping[int, int]
 ) -> SpoolPosition:
-    """Return the position after `done` and all refused batches (`aside`: start to end) that follow `done` without a gap."""
+    """Return the position after `done` and after all refused batches that follow `done` without a gap.
+
+    The mapping `aside` contains the refused batches: start position -> end position.
+    """
     while True:
         begin = done
-        # At the end of a segment, the next batch starts at record 0 of the next segment that has records.
+        # After the last record of a segment, the next batch starts at record 0 of a later segment.
         if begin.records >= counts.get(begin.segment, 0):
             begin = min((SpoolPosition(number, 0) for number in counts if number > begin.segment), default=begin)
         after = aside.get(done) or aside.get(begin)

@@ -14,7 +14,7 @@ REMEDY = "`tutti spool DIR --records` lists the readable records: send them agai
 
 
 class Segment:
-    """A segment file. `end` and `records` are its valid length in bytes and in records."""
+    """A segment file. The attributes `end` and `records` are its valid length in bytes and in records."""
 
     __slots__ = ("end", "number", "path", "records")
 
@@ -35,17 +35,17 @@ class Cursor:
     """
 
     def __init__(self, segments: Mapping[int, Segment], spool: bytes, storage: Storage, position: SpoolPosition) -> None:
-        """Start reading at `position`; `segments` is the live map of the store."""
+        """Create a cursor at `position`. The store may change `segments` while the cursor uses it."""
         self.position = position
         self._segments, self._id, self._storage = segments, spool, storage
         self._walk: BlockIterator | None = None
-        self._next: Block | None = None  # the block that `next` returned and that is not processed yet
+        self._next: Block | None = None  # the block that `next` returned, until `advance`
         self._fd = -1
 
     def skip(self, before: SpoolPosition, position: SpoolPosition, end: int) -> bool:
         """See `SpoolStore.skip`."""
         segment = self._segment()
-        # The cursor lags, so earlier blocks must be read before this one.
+        # Refuse the skip if the cursor lags: earlier blocks must be read before this block.
         if segment is None or self.position != before or segment.number != position.segment:
             return False
         if self._walk is None:
@@ -68,11 +68,11 @@ class Cursor:
             self.position, self._next = self._next.position, None
 
     def _segment(self) -> Segment | None:
-        """Return the segment of the position. If that segment is exhausted or deleted, return a later one."""
+        """Return the segment of the position; if the cursor has read all of it, or it is deleted, move to the next segment."""
         segments = self._segments
         while True:
             there = segments.get(self.position.segment)
-            # The map can change: `prune` may have deleted the segment, and a write may have extended it.
+            # Look the segment up each time, because `prune` may have deleted it, and a write may have extended it.
             if there is not None and self.position.records < there.records:
                 return there
             later = min((number for number in segments if number > self.position.segment), default=None)
@@ -91,13 +91,17 @@ class Cursor:
         self._walk = BlockIterator(lambda size, at: storage.read(fd, size, at), segment.number, seed)
 
     def _read(self, segment: Segment) -> Block:
-        """Return the block after the position. The segment must have such a block."""
+        """Return the block after the position, which must exist in the segment.
+
+        Raises:
+            Damaged: the block cannot be read.
+        """
         try:
             if self._walk is None:
                 self._open(segment)
             walk = self._walk
             while walk is not None and (block := walk.next(segment.end)) is not None:
-                # Segments have no index, so after a seek, reading starts at the head and skips the blocks before the position.
+                # A segment has no index, so after a seek, read from its head and skip the blocks before the position.
                 if block.position > self.position:
                     return block
         except (FormatError, OSError) as error:

@@ -1,4 +1,4 @@
-"""Delivery of a producer with a spool: only refused batches fail, and no batch has a delivery deadline."""
+"""Delivery of a producer with a spool. Only refused batches fail, and batches have no delivery deadline."""
 
 from __future__ import annotations
 
@@ -17,7 +17,9 @@ LOG = logging.getLogger("tutti.client")
 
 
 class SpooledDelivery(OrderedDelivery):
-    """An `OrderedDelivery` that continues after every end of an epoch. It then reads the spool again from the log's position."""
+    """An `OrderedDelivery` that survives the end of an epoch: in the next epoch, it reads the spool again from the log's
+    position.
+    """
 
     def __init__(self, identity: Identity, spool: Spool) -> None:
         """Deliver the batches of the spool."""
@@ -26,18 +28,18 @@ class SpooledDelivery(OrderedDelivery):
 
     def work(self, now: float) -> None:
         """See `OrderedDelivery.work`."""
-        # If the disk has failed, the producer cannot read batches back or store refused ones.
+        # A producer with a failed disk must end, because it can neither read batches back nor store refused ones.
         if self._spool.broken is not None and self.session.state is not State.ENDED:
             self.end(self._spool.broken)
         super().work(now)
 
     def end(self, error: TuttiError) -> None:
-        """See `OrderedDelivery.end`. The spool keeps its batches."""
+        """See `OrderedDelivery.end`. Spooled batches stay in the spool."""
         left = self._spool.uncommitted()
         if left:
             kept = f"{left} records of producer {self.name!r} stay in spool {self._spool.path}"
             LOG.warning("%s: %s", kept, error)
-            # The record will commit if the spool is used again, so the usual text of `Unknown` would be misleading.
+            # Extend the text of `Unknown`, because the record commits if the spool is used again.
             if type(error) is Unknown:
                 error = Unknown(f"{error}: {kept}, and the next producer with this spool sends them")
         super().end(error)
@@ -61,7 +63,7 @@ class SpooledDelivery(OrderedDelivery):
             self._start_over(now)
         elif isinstance(answer, client_protocol.RefusedAnswer) and not answer.retry and answer.code not in NOT_KNOWN_YET:
             batch = self.window.batch_at(answer.first_sequence)
-            # Otherwise this is a repeated answer about an epoch that has already ended.
+            # Ignore a repeated answer, after which the epoch has already ended or the batch has its outcome.
             if self.session.running and batch is not None:
                 subject = f"{batch.count} records of producer {self.name!r}"
                 text = f"{subject} to topic {batch.topic!r} were refused: {answer.reason}"
@@ -78,29 +80,32 @@ class SpooledDelivery(OrderedDelivery):
             super()._on_batch_answer(answer, now)
 
     def _ends(self, error: TuttiError) -> bool:
-        """Return True if a refusal ends the producer.
+        """Return True if a refusal ends the producer: a missing right does, unless `dead_letters_denied` is set.
 
-        A missing right ends the producer, because the right can be granted later, but a refused batch is never sent again.
+        An operator can grant a missing right later, but a batch in `refused/` is never sent again.
         """
         return isinstance(error, NotAllowed) and not self.accumulator.options.dead_letters_denied
 
     def _refuse(self, batch: Batch, error: TuttiError) -> None:
-        """Mark a batch as refused. The batch moves to `refused/` when it is read again, unless it has committed."""
+        """Mark a batch as refused. When the disk thread reads the batch again, it moves the batch to `refused/`."""
         if batch.spool_position is not None:
             with self.accumulator.lock:
                 self._spool.refusals[batch.spool_position] = Failure(error)
 
     def _start_over(self, now: float) -> None:
-        """End the epoch after a growing delay; batches that did not commit are read from the spool again."""
+        """End the epoch and request the next one, in which batches that did not commit are read from the spool again."""
         if self.session.running:
             self._spool.set_opened(None)
             self.session.request_next_epoch(now)
-            # Without the delay, repeated aborts would open epochs in a tight loop.
+            # Delay the batches of the next epoch, because repeated aborts would otherwise open epochs in a tight loop.
             self.session.delay_sending(now)
 
     def _begin_epoch(self, opened: client_protocol.EpochOpened, *, renumbered: bool) -> None:
-        """Compare the log's position with the spool, and continue there. The spool itself detects whether the producer is new."""
-        # Process the outcomes first, because committed batches must not be read again.
+        """Determine from the log's last progress which batches are committed, and continue after them.
+
+        `renumbered` is not needed, because `committed_position` detects that the log deleted the producer's state.
+        """
+        # Publish the outcomes of committed batches first, because these batches must not be read again.
         self.window.commit_upto(opened.sequence)
         self._publish()
         try:
@@ -108,22 +113,22 @@ class SpooledDelivery(OrderedDelivery):
         except TuttiError as error:
             self.end(error)
             return
-        # The other batches of the window did not commit. They are read again from the disk in order.
+        # Empty the window: its other batches did not commit, and the disk thread reads them again in order.
         self._spool.release_bodies(self.window.drain())
         self.window.next_sequence = opened.sequence + 1
         self.window.committed = Resume(opened.sequence, opened.progress)
         self._spool.set_opened(self.window.committed)
 
     def _fail_topic(self, topic: str, error: TuttiError) -> None:
-        """Mark the batches of that topic at the head of the queue as refused, and read later ones from the spool again.
+        """Mark the batches of that topic at the head of the queue as refused, and read the queue from the spool again.
 
-        If the producer may not write the topic, end the producer instead, unless `dead_letters_denied` is set.
+        If the producer has no right to write to the topic, end the producer instead, unless `dead_letters_denied` is set.
         """
         if self._ends(error):
             self.end(error)
             return
         refused = []
-        # These batches have no sequences yet. The disk thread moves them to `refused/` when it reads them again.
+        # Queued batches have no sequences yet, so no new epoch is needed; the disk thread moves them to `refused/`.
         for batch in self._spool.queue:
             if batch.topic != topic:
                 break

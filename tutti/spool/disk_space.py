@@ -1,4 +1,4 @@
-"""Disk space of a spool: the reserve file, and the lock of the directory."""
+"""The reserve file and the lock file of a spool's directory."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _NO_PLACE = frozenset(
 
 
 def unusable(error: OSError, spool: str) -> DirectoryRefused:
-    """Return the error for a spool that cannot be opened; `WrongDirectory` if a retry does not help."""
+    """Return the error for a spool that cannot be opened: `WrongDirectory` if a retry does not help, else `DirectoryRefused`."""
     kind = WrongDirectory if error.errno in _NO_PLACE else DirectoryRefused
     return kind(f"spool {spool} cannot be used: {error.strerror}; {remedy(error)}")
 
@@ -45,14 +45,15 @@ def replace(storage: Storage, path: str, data: bytes) -> None:
 
 
 def keep_reserve(storage: Storage, path: str) -> None:
-    """Create the reserve file. On a full disk, its space is used for the state file.
+    """Create the reserve file, whose space the state file uses on a full disk.
 
-    If the spool itself has filled the disk, only sending records frees space. The state must be written before records are sent.
+    If the spool itself has filled the disk, only the delivery of records frees space, and `spool.json` must be written before
+    records are sent.
     """
-    with suppress(OSError):  # the next update of the state tries again
+    with suppress(OSError):  # the next update of the state tries to create the reserve again
         if os.path.exists(path) and os.path.getsize(path) >= limits.SPOOL_RESERVE_BYTES:
             return
-        # Allocate the blocks, because a sparse file would not reserve them.
+        # Allocate the blocks of the file, because a sparse file reserves no space.
         fd = storage.open(path, create=True)
         try:
             storage.allocate(fd, limits.SPOOL_RESERVE_BYTES)
@@ -61,13 +62,13 @@ def keep_reserve(storage: Storage, path: str) -> None:
 
 
 def take_lock(path: str, spool: str) -> int:
-    """Lock the file of a spool, and return the descriptor that holds the lock.
+    """Lock the lock file of a spool, and return its descriptor, which keeps the lock until it is closed.
 
     Raises:
         DirectoryRefused: another process holds the lock.
         OSError: the file cannot be locked.
     """
-    import fcntl  # noqa: PLC0415 - clients are imported also on systems without it, and lock nothing
+    import fcntl  # noqa: PLC0415 - clients without a spool also run on systems without `fcntl`
 
     # The kernel releases the lock when the process ends, so a crash leaves no stale lock.
     lock = open_file(path, os.O_RDWR | os.O_CREAT)
@@ -77,7 +78,7 @@ def take_lock(path: str, spool: str) -> int:
         holder = os.read(lock, 32).decode("ascii", "replace").strip() or "unknown"
         os.close(lock)
         raise DirectoryRefused(f"spool {spool} is in use by process {holder}: give each producer its own spool") from None
-    with suppress(OSError):  # the pid is only informative, and a full disk may have no space for it
+    with suppress(OSError):  # the pid serves only the error message, and a full disk may have no space for it
         os.ftruncate(lock, 0)
         os.pwrite(lock, f"{os.getpid()}\n".encode(), 0)
     return lock

@@ -1,4 +1,4 @@
-"""Disk thread of a spool: writes, syncs, reads back and deletes."""
+"""Disk thread of a spool: writes and syncs batches, reads batches back, and deletes segments."""
 
 from __future__ import annotations
 
@@ -19,13 +19,12 @@ US = 1e6
 
 
 class DiskTask:
-    """One task of the thread. On a full disk, one task may free the space that another task needs, so each task is retried
-    separately.
+    """A task of the disk thread, with its own retry: on a full disk, one task may free the space that another task needs.
 
     Attributes:
-        due: returns True if there is something to do. Called with the accumulator's lock.
-        act: performs the task, or raises without effect.
-        consequence: what happens while the task cannot run, as text for the log line about a full disk.
+        due: function that returns True if the task has work to do; called with the accumulator's lock.
+        act: function that performs the task, or raises without effect.
+        consequence: effect of a postponed task, as text for the log line about a full disk.
         retry_at: monotonic time of the next attempt after a full disk; 0 otherwise.
     """
 
@@ -38,11 +37,11 @@ class DiskThread:
     """Moves batches from the accumulator to the disk, and from the disk to the queue of the spool."""
 
     def __init__(self, spool: Spool, store: SpoolStore) -> None:
-        """Prepare; call `start` to run the thread."""
+        """Create the thread; `start` runs it."""
         self._spool, self._store = spool, store
         self._accumulator = spool.accumulator
         self._flags = compression_flags(spool.accumulator.options.compression)
-        self._may_have_blocks = True  # True if the disk may have blocks to read
+        self._may_have_blocks = True  # False if all blocks on the disk are read or in the queue
         self._steps = (
             DiskTask(lambda: bool(self._accumulator.queue), self._write, "records wait in memory"),
             DiskTask(self._may_read, self._read, "records wait in the spool"),
@@ -65,7 +64,7 @@ class DiskThread:
             raise
 
     def stop(self) -> None:
-        """Wait until all accepted records are durable or have failed. The accumulator must be closed before."""
+        """Wait until all accepted records are durable or have failed. The caller must close the accumulator before."""
         self._spool.wake_disk_thread()
         if self._thread.ident is not None and self._thread is not threading.current_thread():
             self._thread.join(limits.STOP_US_MAX / US)
@@ -80,14 +79,14 @@ class DiskThread:
                 self._work()
         except TuttiError as error:
             spool.fail(error)
-        except BaseException as error:  # after any error, waiting threads must get an outcome
+        except BaseException as error:  # includes SystemExit: threads that wait for outcomes must get an error
             LOG.exception("the spool's thread of producer %s ended with an internal error", spool.state.producer)
             spool.fail(DiskFailed(f"the spool's thread ended with an internal error: {error!r}"))
         finally:
             self._end()
 
     def _await_work(self) -> bool:
-        """Wait until there is something to do. Return False at the end."""
+        """Wait until a task is due. Return False when the producer has ended and all closed batches are written."""
         spool = self._spool
         with self._accumulator.lock:
             while True:
@@ -143,26 +142,25 @@ class DiskThread:
         try:
             self._mark_sent(positions[-1][0].segment)
         except DiskFull:
-            pass  # the batches are not queued; they are read back once the state can be written
+            pass  # `wrote` then does not queue the batches; they are read back when the state can be written
         finally:
-            spool.wrote(store, batches, positions)  # call this exactly once, because the batches are on the disk
+            spool.wrote(store, batches, positions)  # also after an error, because the batches are on the disk
         self._may_have_blocks = not store.read_all
 
     def _mark_sent(self, segment: int) -> bool:
-        """Record durably that records of that segment are about to be sent. Return True if they may be sent."""
+        """Before records of that segment are sent, record this durably. Return True if the records may be sent."""
         spool, store = self._spool, self._store
         with self._accumulator.lock:
             if self._accumulator.opened is None or self._accumulator.ended:
                 return False
             log, start = spool.log, spool.epoch_start
-        # Mark a segment durably before its first record is sent, once per segment. After a restart, only records in marked segments
-        # can be in doubt (NOTES.md, rule 7).
+        # After a restart, only records in segments up to `sent` can be in doubt (NOTES.md, rule 7), so raise `sent` before sending.
         if segment > store.state.sent:
             store.note_sent(segment, log, start)
         return True
 
     def _read(self) -> None:
-        """Read back the next batches for the delivery. The next call continues with a block that was not processed."""
+        """Read back the next batches for the delivery. The next call continues at the first block that is not processed yet."""
         spool, store = self._spool, self._store
         with self._accumulator.lock:
             if not self._may_read():
@@ -180,7 +178,7 @@ class DiskThread:
             if failure is not None and block.before not in store.aside:
                 store.refuse(block, failure.error)
             if block.before in store.aside:
-                # Store that the batch is refused before a later batch is sent, so that a crash does not send it again.
+                # Record the refusal durably before a later batch is sent, so that the refused batch is not sent after a crash.
                 store.note_aside(*spool.state_without(block))
                 spool.skip_refused(block)
                 store.advance()
@@ -190,13 +188,13 @@ class DiskThread:
             if block.position <= spool.done:
                 store.advance()
                 continue
-            # The block is not marked as processed, so the next call returns it again.
+            # On return, the block counts as unprocessed, so the next call reads it again.
             if not self._mark_sent(block.position.segment):
                 return
             store.advance()
             spool.read(block, self._restarts)
             size += len(block.body)
-            # Writes take turns with reads, so that `send` does not wait for a long backlog.
+            # Stop reading when batches wait to be written, so that `send` does not wait for the end of a long backlog.
             if not spool.has_space(len(block.body)) or (self._accumulator.queue and size >= limits.SPOOL_GROUP_BYTES):
                 return
         self._may_have_blocks = False
@@ -206,15 +204,16 @@ class DiskThread:
         spool.await_end()
         try:
             if not isinstance(spool.broken, DiskFailed | DiskFull):
-                while self._accumulator.queue:  # accepted batches are written even if an earlier block is corrupt
+                while self._accumulator.queue:  # write the accepted batches, even if an earlier block is corrupt
                     self._write()
                 try:
-                    # Also delete the segment of this run, because the next run writes a new one.
+                    # The segment of this run can also be deleted, because the next run writes a new one.
                     store.prune(*spool.reached(), closing=True)
                     if store.segments:
                         store.seal()
                 except DiskFull as error:
-                    LOG.warning("%s", error)  # the next run deletes the segments; accepted records are on the disk
+                    # not a failure: accepted records are on the disk, and the next run deletes the segments
+                    LOG.warning("%s", error)
         except TuttiError as error:
             LOG.warning("%s", error)
             spool.fail(error)

@@ -1,4 +1,4 @@
-"""Read-only inspection of a spool, whether its producer is running or not. Corrupt parts are reported and skipped."""
+"""Read-only inspection of a spool, with or without a running producer. The inspection reports corrupt parts and skips them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tutti.spool.store import REFUSED, SEGMENT, STATE
 
 
 class CorruptPart(NamedTuple):
-    """A part that cannot be read: its file, its first byte, and the reason."""
+    """An unreadable part of a spool: the file, the first unreadable byte, and the reason."""
 
     file: str
     at: int
@@ -38,20 +38,20 @@ def read_state(path: str) -> State:
 
 
 def scan_blocks(path: str, state: State) -> Iterator[Block | CorruptPart]:
-    """Yield all blocks that are not known to be committed or refused, in order, and the unreadable parts between them."""
+    """Yield, in order, all blocks that are not known to be committed or refused, and the unreadable parts of segments."""
     numbers = sorted(int(match[1]) for name in os.listdir(path) if (match := SEGMENT.match(name)))
     numbers = [number for number in numbers if number >= state.first]
-    # Segments are numbered without gaps. All segments up to `sent` existed when their records were sent.
+    # Report missing segments: numbers have no gaps, and all segments up to `sent` have existed.
     for missing in sorted(set(range(state.first, max([*numbers, state.sent]) + 1)) - set(numbers)):
         yield CorruptPart(_name(missing), 0, "the file is not there")
     found = {number: _head(path, state, number) for number in numbers}
     for number in numbers:
         head, following = found[number], found.get(number + 1)
-        # A crash can leave a last segment with a partial head and no records, which is not corruption.
+        # Do not report a partial head of the last segment, because a crash during its creation leaves one.
         begun = number != numbers[-1] or os.path.getsize(os.path.join(path, _name(number))) > HEAD_BYTES
         if isinstance(head, CorruptPart) and begun:
             yield head
-        # Each segment has the valid length of the previous one in its head.
+        # The head of the next segment contains the valid length of this one.
         end = following.before_end if isinstance(following, Head) else None
         for one in _segment(path, state, number, end):
             if isinstance(one, CorruptPart) or (one.position > state.done and one.before not in state.aside):
@@ -82,7 +82,7 @@ def _head(path: str, state: State, number: int) -> Head | CorruptPart:
 
 
 def _segment(path: str, state: State, number: int, end: int | None) -> Iterator[Block | CorruptPart]:
-    """Yield the blocks of one segment, which is valid up to `end`, or as far as it can be read if `end` is None."""
+    """Yield the blocks and unreadable parts of one segment. Its valid length is `end`; None means unknown."""
     fd = open_file(os.path.join(path, _name(number)), os.O_RDONLY)
     try:
         size, seed = os.fstat(fd).st_size, seed_of(state.id, number)
@@ -104,20 +104,20 @@ def _segment(path: str, state: State, number: int, end: int | None) -> Iterator[
             if intact:
                 return
             yield CorruptPart(_name(number), blocks.at, why)
-            # Records may contain bytes that look like a head, so the block after the head must also be valid.
+            # Accept only a head with a valid body, because records may contain bytes that look like a head.
             after = next(
                 (head for head in find_block_heads(fetch, blocks.at + 1, size, number, seed) if _good(fetch, head, seed)), None
             )
             if after is None:
                 return
-            # Continue after the gap, with the record number in the next block.
+            # Continue at the next readable block, with the record number in its head.
             blocks.go(after.start, after.before.records)
     finally:
         os.close(fd)
 
 
 def _good(fetch: Fetch, head: Block, seed: int) -> bool:
-    """Return True if the records after a block head are also intact."""
+    """Return True if the progress and the body after a block head are valid too."""
     one = BlockIterator(fetch, head.position.segment, seed)
     one.go(head.start, head.before.records)
     try:

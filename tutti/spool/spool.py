@@ -1,15 +1,15 @@
-"""Spool: the stage between an accumulator and the delivery. Closed batches are written to the disk first, then passed to the
-delivery.
+"""Spool: the stage between an accumulator and the delivery, which writes closed batches to the disk before they are sent.
 
 Rules
 - The disk thread writes the closed batches in the accumulator's `queue`. The delivery sends the batches in the spool's `queue`.
-- The delivery gets a batch only after the batch is durable in the spool, and only after the log has reported its position in the
-  spool.
-- `queue` continues the window without a gap. While the delivery keeps up, `queue` holds batches as they were written. Otherwise it
-  holds batches that were read back. Other batches have no body in memory, and a batch without a receipt is not in memory at all.
-- At the start of each epoch, reading restarts at the log's position (`began`). `restarts` counts the restarts, so that blocks read
-  before a restart are dropped.
-- The accumulator's lock guards the state of accumulator and spool, so that each record is counted once while it moves between them.
+- The delivery gets a batch only after the batch is durable in the spool, and only in an open epoch.
+- The batches in `queue` directly follow the batches in the window. While the delivery keeps up, the disk thread queues batches as
+  soon as they are written. When the delivery lags, the disk thread reads batches back. Only batches in `queue` and in the window
+  have a body in memory. Other batches are in memory only while a receipt or callback refers to them.
+- At the start of each epoch, reading restarts at the position that the log reports (`began`). `restarts` counts the restarts, so
+that
+  blocks that were read before a restart can be dropped.
+- The accumulator's lock guards the state of accumulator and spool, so that a record that moves between them is always counted once.
 """
 
 from __future__ import annotations
@@ -37,28 +37,31 @@ LOG = logging.getLogger("tutti.client")
 
 
 class Spool:
-    """Moves the batches of an accumulator to the disk, and from there to the delivery; `work` wakes the disk thread.
+    """The state of a spool between the accumulator, the disk thread and the delivery.
+
+    The accumulator's `pending` and `buffered` count records that are not durable yet; `pending_records` also counts the uncommitted
+    records in the spool.
 
     Attributes:
-        accumulator: holds the records until they are in the spool. Its `pending` and `buffered` count records that are not durable
-            yet. Its `pending_records` also counts uncommitted records in the spool.
-        queue: durable batches for the delivery, in order; they follow the batches in the window.
+        accumulator: contains the records until they are durable in the spool.
+        work: condition that wakes the disk thread.
+        queue: durable batches for the delivery, in order, which follow the batches in the window.
         done: position up to which all records are committed or refused.
-        known: position up to which the log is known to hold the spooled records.
-        seek: position at which reading must restart; None once the disk thread has done so.
+        known: position up to which the log is known to contain the spooled records.
+        seek: position at which the disk thread must restart reading (None: it has restarted).
         ready_bytes: bytes of bodies in the queue and in the window.
-        broken: the reason why the spool is unusable; None otherwise.
+        broken: the error that makes the spool unusable (None: the spool is usable).
         disk_full: the error of a full disk; empty otherwise.
-        epoch_start: the log's answer at the start of the epoch.
+        epoch_start: the log's report at the start of the epoch.
         log: uuid of the log that has the records.
         refusals: failures of refused batches that are not in `refused/` yet, by position.
-        release: closes the directory.
+        release: function that closes the directory.
     """
 
     remedy = "enlarge spool_bytes, or buffer_bytes"
 
     def __init__(self, accumulator: Accumulator, store: SpoolStore, spool_bytes: int) -> None:
-        """Start with the content of the spool, and receive the closed batches of the accumulator from now on."""
+        """Use the content of the store, and take the closed batches of the accumulator from now on."""
         self.accumulator = accumulator
         accumulator.spool = self
         self.work = threading.Condition(accumulator.lock)
@@ -78,11 +81,11 @@ class Spool:
         self._spool_bytes = spool_bytes
         self._flags = compression_flags(accumulator.options.compression)
         self._live: weakref.WeakValueDictionary[SpoolPosition, Batch] = weakref.WeakValueDictionary()
-        # spooled batches with callbacks; there may be no other reference to these batches
+        # Spooled batches with callbacks, which stay in memory until their outcome, even without a receipt.
         self._watched: dict[SpoolPosition, Batch] = {}
         self._counts = store.counts()
-        self._late: list[Batch] = []  # batches written after the end of the producer
-        self._earlier = max(self._counts, default=0)  # the last segment of earlier runs
+        self._late: list[Batch] = []  # batches that were written after the end of the producer
+        self._earlier = max(self._counts, default=0)  # number of the last segment of earlier runs
         self._used = store.used
         self._progress = store.progress
         self._refused = 0
@@ -101,7 +104,7 @@ class Spool:
         accumulator = self.accumulator
         buffered, limit = accumulator.buffered, accumulator.options.buffer_bytes
         waiting = buffered + need
-        # With a full disk, let at most one batch wait, because more waiting records would only delay the error.
+        # On a full disk, let at most one batch wait in memory, because more records would only delay the error.
         if self.disk_full and waiting > accumulator.options.batch_bytes:
             return self.disk_full
         if buffered and waiting > limit:
@@ -109,20 +112,20 @@ class Spool:
         if accumulator.pending_records and self._used + waiting > self._spool_bytes:
             what = f"spool {self.path} has {self._used} uncommitted bytes"
             return f"{what}, and {need} more exceed spool_bytes={self._spool_bytes}"
-        # A callback keeps its batch in memory until the outcome, even during a long outage.
+        # Limit the batches with callbacks, because they stay in memory until their outcome, even during a long outage.
         if len(self._watched) >= limits.SPOOL_WATCHED_MAX:
             return f"{len(self._watched)} batches with on_delivery have no outcome yet, which is the limit"
         return ""
 
     def wake_disk_thread(self) -> None:
-        """Notify the disk thread of a closed batch, or of the end."""
+        """Wake the disk thread, because a batch is closed or the producer ends."""
         with self.accumulator.lock:
             self.work.notify()
 
     # -- the application's threads
 
     def await_spooled(self, batch: Batch, timeout: float | None) -> None:
-        """Wait until a batch is durable here.
+        """Wait until a batch is durable in the spool.
 
         Raises:
             TimeoutError: the batch is not durable after `timeout` seconds.
@@ -151,11 +154,10 @@ class Spool:
             return Spooled(self._uncommitted(), self._uncommitted(self._earlier), self._used, self._refused, self._progress)
 
     def resume(self, deadline: float) -> Resume:
-        """Return the point at which the application continues: after the last committed or spooled record. Called with an open
-        epoch.
+        """Return the point at which the application continues: after the last committed or spooled record. Needs an open epoch.
 
         Raises:
-            Unavailable: the disk did not write all sent records by `deadline` (monotonic).
+            Unavailable: at `deadline` (monotonic), not all accepted records are written to the disk.
         """
         accumulator = self.accumulator
         with accumulator.lock:
@@ -166,21 +168,20 @@ class Spool:
                 accumulator.changed.wait(limits.POLL_US_MAX / 1e6)
             if accumulator.ended:
                 accumulator.check()
-            # Spooled records will commit, with the sequences that follow the last committed one.
+            # Count spooled records as committed: they get the sequences after the last committed one.
             left, committed = self._uncommitted(), accumulator.committed
             return Resume(committed.sequence + left, (self._progress if left else b"") or decode_mark(committed.progress)[1])
 
     def uncommitted(self) -> int:
-        """Return the number of records that the log does not have yet.
+        """Return the number of accepted records that are not known to be committed, in the spool and in memory.
 
-        After the end of the producer, `Accumulator.undelivered` is lower, because the disk thread fails the records that stay in
-        the spool.
+        After the end of the producer, `Accumulator.undelivered` is lower, because records that stay in the spool have failed.
         """
         with self.accumulator.lock:
             return self._uncommitted() + sum(batch.count for batch in self.accumulator.queue) + self.accumulator.open_records()
 
     def _uncommitted(self, upto: int | None = None) -> int:
-        """Return the number of spooled records without an outcome, in segments up to number `upto`. Called with the lock."""
+        """Return the number of spooled records without an outcome, in all segments or up to `upto`. Called with the lock."""
         done, aside = self.done, self._refused_ranges.items()
         return sum(
             count - (done.records if number == done.segment else 0)
@@ -191,7 +192,7 @@ class Spool:
     # -- the disk thread
 
     def group(self) -> list[Batch]:
-        """Return the closed batches of the next write. Called with the lock."""
+        """Return the closed batches for the next write, encoded. Called with the lock."""
         group: list[Batch] = []
         size = 0
         for batch in self.accumulator.queue:
@@ -203,7 +204,7 @@ class Spool:
         return group
 
     def wrote(self, store: SpoolStore, batches: Sequence[Batch], positions: Sequence[tuple[SpoolPosition, int]]) -> None:
-        """Handle durable batches: release their bodies, or queue them at once for the delivery."""
+        """Handle durable batches: queue each for the delivery if it is the next one, else release its body."""
         accumulator = self.accumulator
         with accumulator.lock:
             self.disk_full = ""
@@ -219,7 +220,7 @@ class Spool:
                 else:
                     self._live[position] = batch
                 before = SpoolPosition(position.segment, position.records - batch.count)
-                # `skip` returns False if the cursor lags. The batch is then read back later, after the batches before it.
+                # `skip` returns False if the cursor lags; then the batch is read back later, after earlier batches.
                 if self._may_queue(position.segment) and self.has_space(batch.size) and store.skip(before, position, end):
                     self._enqueue(batch)
                 else:
@@ -235,13 +236,13 @@ class Spool:
         return accumulator.opened is not None and self.seek is None and segment <= self.state.sent and not accumulator.ended
 
     def has_space(self, size: int) -> bool:
-        """Return True if a body of that size may be read for the delivery. One body may always be read."""
+        """Return True if the queue has space for a body of that size. An empty queue accepts a body of any size."""
         return not self.ready_bytes or self.ready_bytes + size <= self.accumulator.options.buffer_bytes // 2
 
     def read(self, block: Block, restarts: int) -> None:
-        """Queue a block that was read back. `restarts` is the number of restarts when the block was read."""
+        """Queue a block that was read back. `restarts` is the value of `self.restarts` when the block was read."""
         with self.accumulator.lock:
-            # An epoch began or ended after the disk thread read the block without the lock.
+            # Drop the block if an epoch began or ended since the disk thread read it.
             if restarts != self.restarts or self.accumulator.opened is None or self.accumulator.ended:
                 return
             batch = self._batch_of(block)
@@ -249,7 +250,7 @@ class Spool:
             batch.raw_length, batch.size = block.raw_length, len(block.body)
             batch.min_timestamp, batch.max_timestamp = block.min_timestamp, block.max_timestamp
             if block.flags != self._flags:
-                # An earlier run may have used compression. Without it, the batch could exceed the frame limit.
+                # Keep the compression of an earlier run, because the batch could exceed the frame limit without it.
                 batch.codec = compression_of(block.flags)
             self._enqueue(batch)
         self.accumulator.wake()
@@ -260,7 +261,7 @@ class Spool:
         self.queue.append(batch)
 
     def refused(self, store: SpoolStore, block: Block, failure: Failure) -> None:
-        """Fail a batch that the log refused, after it was written to `refused/`."""
+        """Fail a batch that a gateway refused and that is now in `refused/`."""
         with self.accumulator.lock:
             self.refusals.pop(block.position, None)
             batch = self._batch_of(block)
@@ -276,14 +277,14 @@ class Spool:
         batch.announce()
 
     def state_without(self, block: Block) -> tuple[SpoolPosition, tuple[SpoolPosition, ...]]:
-        """Return the values that `done` and `aside` would have if the refused batch in `block` were skipped. Change nothing."""
+        """Return the values of `done` and `aside` after a skip of the refused batch in `block`, without a change of state."""
         with self.accumulator.lock:
             aside = {**self._refused_ranges, block.before: block.position}
             done = advance_over_refused(self.done, aside, self._counts)
             return done, tuple(sorted(before for before, after in aside.items() if after > done))
 
     def skip_refused(self, block: Block) -> None:
-        """Skip a refused batch. Its refusal is already durable."""
+        """Skip a refused batch, whose refusal is already durable."""
         with self.accumulator.lock:
             self._refused_ranges[block.before] = block.position
             self._move_done(self.done)
@@ -294,8 +295,8 @@ class Spool:
         accumulator.pending_records = self._uncommitted() + sum(batch.count for batch in accumulator.queue)
 
     def _batch_of(self, block: Block) -> Batch:
-        """Return the batch that receipts refer to, or a new one for the block. Called with the lock."""
-        # Receipts refer to the batch object that was written, so outcomes must be set on that object.
+        """Return the batch object of a block: the one in its receipts, or a new one. Called with the lock."""
+        # If the application still has receipts, use their batch object, because outcomes must be set on it.
         batch = self._watched.get(block.position) or self._live.get(block.position)
         if batch is None:
             batch = Batch(block.topic, 0, float("inf"), self.accumulator.query_wait)
@@ -303,13 +304,13 @@ class Spool:
         return batch
 
     def pruned(self, store: SpoolStore) -> None:
-        """Update the counts after segments were deleted."""
+        """Update the counts, because segments were deleted."""
         with self.accumulator.lock:
             self._update_counts(store)
             self.accumulator.space_freed.notify_all()
 
     def set_disk_full(self, error: DiskFull) -> None:
-        """Store the error of a full disk. Closed batches wait until the disk has space."""
+        """Store the error of a full disk, so that `send` can report it. Closed batches wait until the disk has space."""
         with self.accumulator.lock:
             self.disk_full = str(error)
 
@@ -324,7 +325,7 @@ class Spool:
         self._counts, self._used, self._progress = store.counts(), store.used, store.progress
 
     def await_end(self) -> None:
-        """Wait for the end of the delivery. The wait is short, because the delivery checks whether the spool is unusable."""
+        """Wait for the end of the delivery, which comes soon, because the delivery ends when the spool is unusable."""
         accumulator = self.accumulator
         with accumulator.lock:
             while not accumulator.ended:
@@ -335,13 +336,13 @@ class Spool:
         accumulator = self.accumulator
         stopped = accumulator.stopped
         lost = Failure(self.broken or stopped or Unknown("the producer ended"))
-        # A spooled batch fails with the error that ended the producer; a full disk concerns only batches that are not on the disk.
+        # A full disk is the reason only for batches that are not on the disk; others fail with the error that ended the producer.
         reason = stopped if self.broken is None or isinstance(self.broken, DiskFull) else self.broken
         if reason is None or isinstance(reason, UsageError):  # the application closed the producer
             reason = Unknown(f"the producer ended before the record had an outcome: the record stays in spool {self.path}")
         kept = Failure(reason)
         with accumulator.lock:
-            # The batches in `_late` are on the disk and the next run will send them; the rest of the queue is lost.
+            # The batches in `_late` are on the disk, and the next run sends them; the batches in the queue are lost.
             batches = [*self._late, *accumulator.queue]
             accumulator.queue.clear()
             self._late.clear()
@@ -353,17 +354,17 @@ class Spool:
             batch.announce()
 
     def _referenced(self) -> list[Batch]:
-        """Return spooled batches that have receipts or callbacks."""
+        """Return the spooled batches that have receipts or callbacks."""
         return [*self._watched.values(), *self._live.values()]
 
     # -- the I/O thread
 
     def head(self) -> Batch | None:
-        """Return the next batch to send."""
+        """Return the next batch to send, with its body; None if no batch is ready."""
         return self.queue[0] if self.queue else None
 
     def began(self, log: str, start: EpochStart) -> None:
-        """Handle the start of an epoch: read the spool from the log's position on.
+        """Handle the start of an epoch: read the spool again from the position that the log reports.
 
         Raises:
             Refused: the log and the spool do not belong together.
@@ -373,29 +374,29 @@ class Spool:
             position = committed_position(state, start, self._counts)
             self.epoch_start, self.log, self.known = start, log, position
             self._move_done(position)
-            # Clear the window and the queue of the previous epoch, because its sequences are not valid in the new epoch.
+            # Read the queue again too, because its batches follow batches of the window, which the delivery now empties.
             self.rewind(self.done)
             for refused in [refused for refused in self.refusals if refused <= position]:
                 del self.refusals[refused]
             self._recount()
 
     def reached(self) -> tuple[SpoolPosition, SpoolPosition]:
-        """Return the position up to which the log holds the spooled records, and the position up to which all batches have
+        """Return `known` and `done`: the position that the log has reached, and the position before which all batches have
         outcomes.
         """
         with self.accumulator.lock:
             return self.known, self.done
 
     def _move_done(self, position: SpoolPosition) -> None:
-        """Advance `done` to that position, and past refused batches that follow it."""
+        """Advance `done` to that position, and then over the refused batches that follow."""
         self.done = advance_over_refused(max(self.done, position), self._refused_ranges, self._counts)
         for before in [before for before, after in self._refused_ranges.items() if after <= self.done]:
             del self._refused_ranges[before]
 
     def rewind(self, position: SpoolPosition) -> None:
-        """Clear the queue, and read the spool again from that position."""
+        """Clear the queue, and let the disk thread read the spool again from that position."""
         with self.accumulator.lock:
-            # Receipts still refer to these batch objects. Release only their bodies, which are also on the disk.
+            # Release only the bodies, which are also on the disk; receipts still refer to the batch objects.
             for batch in self.queue:
                 self.ready_bytes -= batch.charge
                 batch.body, batch.first_sequence = b"", 0
@@ -405,34 +406,34 @@ class Spool:
             self.work.notify()
 
     def release_bodies(self, batches: Iterable[Batch]) -> None:
-        """Release the bodies of batches that were sent and did not commit. They are read again."""
+        """Release the bodies of batches that were sent and did not commit, because the disk thread reads them again."""
         with self.accumulator.lock:
             for batch in batches:
                 self.ready_bytes -= batch.charge
                 batch.body = b""
 
     def finished(self, batches: Iterable[Batch], committed: Resume | None = None) -> None:
-        """See `Accumulator.finished`. Committed batches are also done in the spool."""
+        """See `Accumulator.finished`; also advances `known` and `done`."""
         accumulator = self.accumulator
         with accumulator.lock:
             ended = accumulator.ended
             if committed is not None:
                 accumulator.committed = committed
             for batch in batches:
-                # `skip_refused` has recounted already, without the records of a refused batch.
+                # Do not subtract a refused batch, because `skip_refused` has already counted without it.
                 if batch.failure is None or ended:
                     accumulator.pending_records = max(0, accumulator.pending_records - batch.count)
-                # A batch without a body was not read for the delivery, so it is not counted.
+                # `ready_bytes` counts only batches with a body, that is, in the queue or in the window.
                 if batch.body and batch.spool_position is not None:
                     self.ready_bytes -= batch.charge
+                # Do not report `Unknown` at the end of the `with` block, because the record is safe in the spool.
                 if batch.failure is not None and type(batch.failure.error) is not Unknown:
-                    # do not keep `Unknown`: its record is safe in the spool, so nothing is lost
                     accumulator.keep_failure(batch.failure)
                 if batch.spool_position is not None and not ended:
                     if batch.failure is None:
                         self.known = max(self.known, batch.spool_position)
                         self._move_done(batch.spool_position)
-                    # No later block will match this batch, so remove it from the lookup table.
+                    # The batch has its outcome, so `_batch_of` must not return it for a later block.
                     self._live.pop(batch.spool_position, None)
                     self._watched.pop(batch.spool_position, None)
                 batch.finish()
@@ -442,15 +443,15 @@ class Spool:
             accumulator.changed.notify_all()
 
     def set_opened(self, opened: Resume | None) -> None:
-        """See `Accumulator.set_opened`; also wakes the disk thread, because it reads only in an open epoch."""
+        """See `Accumulator.set_opened`; also wakes the disk thread, which reads only in an open epoch."""
         with self.accumulator.lock:
             self.accumulator.set_opened(opened)
             self.work.notify()
 
     def drain_unsent(self, stop: TuttiError | None, ended: bool = False) -> list[Batch]:
-        """End the producer: return all batches in the spool that have receipts or callbacks but no outcome.
+        """Reject new records. Return all spooled batches that have receipts or callbacks but no outcome.
 
-        Closed batches stay in the accumulator, because the disk thread still writes them.
+        Closed batches that are not spooled yet stay in the accumulator, because the disk thread still writes them.
         """
         accumulator = self.accumulator
         with accumulator.lock:
@@ -458,7 +459,7 @@ class Spool:
             accumulator.close_open()
             unresolved = {id(batch): batch for batch in (*self.queue, *self._referenced()) if not batch.resolved}
             self.queue.clear()
-            accumulator.pending_records = 0  # a record without a receipt has no observable outcome
+            accumulator.pending_records = 0  # the other spooled records stay in the spool, and no thread can wait for them
             self.work.notify()
             accumulator.changed.notify_all()
             accumulator.space_freed.notify_all()

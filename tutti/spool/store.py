@@ -1,14 +1,14 @@
-"""Store: the directory of a spool. One process uses it, and one thread writes it.
+"""Store: the directory of a spool. Only one process uses the directory, and only one thread writes to it.
 
 ```
-LOCK          locked by flock; has the pid of the holder
+LOCK          locked by flock; contains the pid of the process that holds the lock
 spool.json    state of the spool (commit_mark.py)
 RESERVE       disk space for the next spool.json, freed on a full disk
 00000007.seg  segments (block_format.py): each run of a producer writes new segments and never changes old ones
 refused/      refused batches, one Arrow stream each, with the reason in the metadata of its schema
 ```
 
-A segment is deleted when all of its records, and all earlier segments, are committed or refused.
+A segment is deleted when its records, and the records of all earlier segments, are committed or refused.
 """
 
 from __future__ import annotations
@@ -56,18 +56,18 @@ class SpoolStore:
     Attributes:
         state: content of `spool.json`.
         segments: existing segments by number, in order.
-        aside: start positions of refused batches; these are not sent again.
+        aside: start positions of refused batches, which are not sent again.
         refused_bytes: size of the files of refused batches.
-        progress: the application's last progress in the spool, b"" if there is none.
+        progress: the application's last progress in the spool; b"" means none.
     """
 
     def __init__(self, path: str, producer: str, segment_bytes: int, storage: Storage | None = None) -> None:
         """Open the directory, or create it.
 
         Raises:
-            DirectoryRefused: another process uses the directory, or it cannot be used now.
+            DirectoryRefused: another process uses the directory, or the system denies access now.
             WrongDirectory: the directory belongs to another producer, is not a spool, or is not writable.
-            Damaged: the content fails a CRC, or is incomplete.
+            Damaged: a file fails its CRC, or is missing or incomplete.
             FormatError: a newer release wrote the spool.
         """
         self.path = os.path.abspath(path)
@@ -100,7 +100,7 @@ class SpoolStore:
         return os.path.join(self.path, name)
 
     def _check_is_spool(self) -> None:
-        """Raise if the directory is not a spool. Called before this process creates a file in it."""
+        """Raise if the directory has files and is not a spool. Called before this process creates a file in the directory."""
         names = set(os.listdir(self.path)) - {LOCK, STATE + ".tmp", "lost+found"}
         if STATE not in names and names:
             raise WrongDirectory(
@@ -112,7 +112,7 @@ class SpoolStore:
             with open(self._file(STATE), "rb", opener=open_file) as file:
                 self.state = decode_state(file.read(1 << 20))
         except FileNotFoundError:
-            # Each mark contains the id, so that the log's answer shows which spool it refers to.
+            # A new spool gets a random id, which each mark contains, so that a mark in the log identifies its spool.
             self.state = State(secrets.token_bytes(16), self._producer)
             self._write_state()
         except (Damaged, FormatError) as error:
@@ -132,15 +132,15 @@ class SpoolStore:
         with suppress(FileNotFoundError):
             for entry in os.scandir(self._file(REFUSED)):
                 self.refused_bytes += entry.stat().st_size
-                # A crash may occur after this file is written and before the state lists the batch. So the file alone decides.
+                # A batch with a file in `refused/` is refused, even if a crash prevented its entry in the state.
                 if match := _REFUSED_FILE.match(entry.name):
                     self.aside.add(SpoolPosition(int(match[1]), int(match[2]) - 1))
 
     def _load_segments(self, numbers: list[int]) -> None:
-        """Find the valid length of each segment: the head of the next segment has it, and the last segment is scanned."""
+        """Determine the valid length of each segment: from the head of the next segment, or by a scan of the last segment."""
         heads = {number: self._head(number, number == numbers[-1]) for number in numbers}
         there = [number for number in numbers if heads[number] is not None]
-        # All segments up to `sent` must exist: their records may have been sent without being committed.
+        # All segments up to `sent` must exist, because they may contain records that are not committed.
         wanted = range(self.state.first, max([*there, self.state.sent]) + 1)
         for missing in (number for number in wanted if number not in there):
             raise Damaged(
@@ -156,12 +156,12 @@ class SpoolStore:
                 self.segments[number] = Segment(number, path, following.before_end, following.before_records)
             else:
                 self.segments[number] = self._scan(number, path)
-            # The last segment may have no records yet. Its head repeats the previous segment's progress.
+            # If the last segment has no records, use the progress of earlier segments, which its head contains.
             if own is not None and number == there[-1]:
                 self.progress = self.progress or own.progress
 
     def _head(self, number: int, last: bool) -> Head | None:
-        """Return the head of a segment. If a crash left a segment without records, delete it and return None."""
+        """Return the head of a segment. If a crash interrupted the creation of the segment, delete the file and return None."""
         path = self._segment_path(number)
         fd = self.storage.open(path)
         try:
@@ -170,7 +170,7 @@ class SpoolStore:
             if head.number != number or head.id != self.state.id:
                 raise FormatError("it belongs to another spool")
         except (Damaged, FormatError) as error:
-            # The process ended while it was creating the file, so the file has no blocks.
+            # The last run ended while it created this file, which therefore has no blocks.
             if last and size <= HEAD_BYTES and number > self.state.sent:
                 self.storage.remove(path)
                 return None
@@ -180,7 +180,11 @@ class SpoolStore:
         return head
 
     def _scan(self, number: int, path: str) -> Segment:
-        """Scan the last segment to its end."""
+        """Scan the last segment, and return it with its valid length.
+
+        Raises:
+            Damaged: the segment is corrupt before its torn end.
+        """
         fd, seed = self.storage.open(path), seed_of(self.state.id, number)
         try:
             walk, wrong = BlockIterator(lambda size, at: self.storage.read(fd, size, at), number, seed), ""
@@ -195,7 +199,7 @@ class SpoolStore:
                     f"{path} is corrupt after record {walk.records} of it ({wrong or 'a block is incomplete'}), and the bytes "
                     f"after it were durable; {REMEDY}"
                 )
-            # A killed run may have written data without a sync, so sync the file before new records depend on its content.
+            # Sync the file, because a killed run may have written data without a sync, and new records depend on this data.
             self.storage.make_durable(fd)
             self.storage.make_names_durable(self.path)
         except MediumError as error:
@@ -209,16 +213,16 @@ class SpoolStore:
     @property
     def used(self) -> int:
         """The size of the spool in bytes."""
-        # A file uses at least one page of the disk.
+        # Count at least 4 KiB per file, because a file uses at least one block of the disk.
         return sum(max(segment.end, 4 * limits.KIB) for segment in self.segments.values()) + self.refused_bytes
 
     def counts(self) -> dict[int, int]:
-        """Return the number of records of each segment."""
+        """Return the number of records in each segment, by segment number."""
         return {segment.number: segment.records for segment in self.segments.values()}
 
     @property
     def end(self) -> SpoolPosition:
-        """The position after all records."""
+        """The position after the last record of the spool."""
         return max((segment.last for segment in self.segments.values()), default=SpoolPosition(0, 0))
 
     # -- writing
@@ -226,14 +230,14 @@ class SpoolStore:
     def append(self, batches: Sequence[Batch], flags: int) -> list[tuple[SpoolPosition, int]]:
         """Write batches, whose bodies are compressed according to `flags`, and make them durable.
 
-        Sets the progress and the CRC of each batch to those of its frame.
+        Afterwards, each batch has the progress and the CRC of its frame, which contain the mark.
 
         Returns:
-            The position of each batch, and the byte offset after it.
+            For each batch: the position after the batch, and the byte offset after its block.
 
         Raises:
-            DiskFull: the disk is full. Nothing has changed.
-            DiskFailed: a write or a sync failed. It is unknown which of the batches are on the disk.
+            DiskFull: the disk is full, and the store is unchanged.
+            DiskFailed: a write or a sync failed, and it is unknown which of the batches are on the disk.
         """
         segment, fd, seed = self._writable()
         parts, travel, at, records = [], [], segment.end, segment.records
@@ -241,7 +245,7 @@ class SpoolStore:
         for batch in batches:
             records += batch.count
             position = SpoolPosition(segment.number, records)
-            progress = batch.progress or progress  # repeated, because the log keeps the progress of the last batch only
+            progress = batch.progress or progress  # repeat the last progress, because the log keeps only that of the last batch
             mark = encode_mark(self.state.id, position, progress)
             crc = payload_crc(mark, batch.body)
             block = _block_of(batch, position, mark, crc, flags, segment.end)
@@ -250,14 +254,14 @@ class SpoolStore:
             at += len(head) + len(body)
             travel.append((position, mark, crc, at))
         try:
-            # Use one write and one sync for all batches. Change the segment object only after both have succeeded.
+            # Write and sync all batches together; change the segment object only after both steps have succeeded.
             self.storage.write(fd, parts, segment.end)
             self.storage.make_durable(fd)
         except OSError as error:
             failure = self._failure(f"{segment.path} cannot be written", error)
             if isinstance(failure, DiskFull):
                 with suppress(OSError):
-                    self.storage.truncate(fd, segment.end)  # optional, as the next write overwrites these bytes
+                    self.storage.truncate(fd, segment.end)  # frees the space; without it, the next write overwrites these bytes
             raise failure from error
         segment.end, segment.records, self.progress = at, records, progress
         for batch, (_, mark, crc, _) in zip(batches, travel, strict=True):
@@ -265,20 +269,19 @@ class SpoolStore:
         return [(position, end) for position, _, _, end in travel]
 
     def _writable(self) -> tuple[Segment, int, int]:
-        """Return the segment to write; create one at the first write of this run, and when the segment is full."""
+        """Return the segment to write to; create a segment at the first write of this run, and when the segment is full."""
         current = self._current
         if current is not None and current[0].end < self._segment_bytes:
             return current
         before = max(self.segments.values(), key=lambda segment: segment.number, default=None)
-        # Never use a segment number twice, because marks in the log refer to segment numbers.
+        # Never reuse the number of a deleted segment, because marks in the log contain segment numbers.
         number = max(before.number if before is not None else 0, self.state.sent, self.state.first - 1) + 1
         path = self._segment_path(number)
         head = Head(number, self.state.id, before.end if before else 0, before.records if before else 0, self.progress)
         try:
             fd = self.storage.open(path, create=True)
             try:
-                # Make the head durable before any block is written: only the head has the valid length of the previous segment for
-                # the next run.
+                # Make the head durable first: without it, the next run does not know the valid length of the previous segment.
                 self.storage.write(fd, [encode_head(head)], 0)
                 self.storage.make_durable(fd)
                 self.storage.make_names_durable(self.path)
@@ -294,15 +297,12 @@ class SpoolStore:
         return self._current
 
     def note_sent(self, segment: int, log: str, start: EpochStart) -> None:
-        """Record durably that records of that segment are about to be sent, in an epoch that began with `start`."""
+        """Record durably that records of that segment may be sent from now on, in an epoch that began with `start`."""
         self._write_state(log=log, sent=segment, since=start)
 
     def note_aside(self, done: SpoolPosition, aside: tuple[SpoolPosition, ...]) -> None:
-        """Record durably that the batches at positions `aside` are refused, and that all batches before `done` have outcomes.
-
-        Refused batches at higher positions stay refused.
-        """
-        # `refused/` may have batches that this run has not read yet.
+        """Record durably that the batches at positions `aside` are refused, and that all batches before `done` have outcomes."""
+        # Keep refused batches above `done` that an earlier run moved to `refused/` and this run has not read yet.
         kept = {*aside, *(position for position in self.aside if position > done)}
         self._write_state(done=done, aside=tuple(sorted(kept)))
         self.aside = kept
@@ -317,11 +317,10 @@ class SpoolStore:
             over.append(segment)
         if not over:
             return False
-        # Write the state before the files are deleted: after a crash between the two steps, the next start removes all of these
-        # files.
+        # Write the state before the deletion: after a crash between the two steps, the next start deletes these files.
         self._write_state(first=over[-1].number + 1, known=known, done=done)
         if self._cursor is not None and self._cursor.position.segment <= over[-1].number:
-            self._cursor.close()  # an open file keeps its disk space
+            self._cursor.close()  # an open file would keep its disk space after the deletion
         for segment in over:
             try:
                 with suppress(FileNotFoundError):
@@ -332,7 +331,7 @@ class SpoolStore:
         return True
 
     def refuse(self, block: Block, error: Exception) -> None:
-        """Write a refused batch to `refused/`, durably, with the reason."""
+        """Write a refused batch and the reason of the refusal to a file in `refused/`, durably."""
         directory = self._file(REFUSED)
         path = os.path.join(directory, f"{block.position.segment:08}-{block.before.records + 1:012}.arrow")
         metadata = {"topic": block.topic, "producer": self.state.producer, "reason": str(error)}
@@ -353,13 +352,13 @@ class SpoolStore:
     # -- reading
 
     def seek(self, position: SpoolPosition) -> None:
-        """Make `next_block` continue at that position."""
+        """Move the read position, so that `next_block` returns the block after that position."""
         if self._cursor is not None:
             self._cursor.close()
         self._cursor = Cursor(self.segments, self.state.id, self.storage, position)
 
     def next_block(self) -> Block | None:
-        """Return the next block, or None at the end. The same block is returned until `advance`.
+        """Return the next block, or None at the end. Repeated calls return the same block until `advance` is called.
 
         Raises:
             Damaged: the block cannot be read.
@@ -368,17 +367,17 @@ class SpoolStore:
         return self._cursor.next() if self._cursor is not None else None
 
     def advance(self) -> None:
-        """Mark the current block as processed, so that `next_block` returns the one after it."""
+        """Mark the current block as processed, so that `next_block` returns the following block."""
         if self._cursor is not None:
             self._cursor.advance()
 
     @property
     def read_all(self) -> bool:
-        """True if everything that was written was read, or need not be read."""
+        """True if every written block was read or skipped."""
         return self._cursor is not None and self._cursor.position >= self.end
 
     def skip(self, before: SpoolPosition, position: SpoolPosition, end: int) -> bool:
-        """Skip the block from `before` to `position`, which ends at byte `end`. Return False if it is not the next block."""
+        """Skip the block between two positions, which ends at byte `end`. Return False if the block is not the next one."""
         return self._cursor is not None and self._cursor.skip(before, position, end)
 
     def _segment_path(self, number: int) -> str:
@@ -393,29 +392,29 @@ class SpoolStore:
             except OSError as error:
                 if not is_disk_full(error) or not os.path.exists(reserve):
                     raise
-                # Only the state file may use the space of the reserve. Sending needs a new state, and sending frees disk space.
+                # Give the space of the reserve to the state file: the delivery needs a new state, and frees disk space.
                 self.storage.remove(reserve)
                 replace(self.storage, path, data)
         except OSError as error:
             raise self._failure(f"{path} cannot be written", error) from error
-        self.state = state  # a single assignment, because another thread may read the state
-        keep_reserve(self.storage, reserve)  # recreate the reserve before another write uses the freed space
+        self.state = state  # replace the whole object, because other threads read the state without a lock
+        keep_reserve(self.storage, reserve)  # create the reserve again before another write takes the space
 
     def _failure(self, what: str, error: OSError) -> DiskFull | DiskFailed:
-        """Return the error for a failed system call."""
+        """Return the error for a failed system call: `DiskFull`, or `DiskFailed` with `what` as the operation."""
         if is_disk_full(error):
             return DiskFull(f"spool {self.path}: {error.strerror}")
         return DiskFailed(f"spool {what}: {error.strerror}")
 
     def seal(self) -> None:
-        """Make the valid length of this run durable in the head of a new segment, at a regular end."""
+        """At a regular end of the producer, make the valid length of the current segment durable, in the head of a new segment."""
         if self._current is not None and self._current[0].records:
-            # Create a new segment; its head has the valid length of the current one.
+            # A segment limit of 0 makes `_writable` create a new segment.
             self._segment_bytes = 0
             self._writable()
 
     def close(self) -> None:
-        """Close the directory."""
+        """Close all files, and release the lock of the directory."""
         if self._cursor is not None:
             self._cursor.close()
             self._cursor = None

@@ -1,1 +1,1 @@
-"""Loading of TOML configurations, with the line of each mistake."""
+"""Loads TOML configurations and reports each mistake with its line."""

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 
 Path = tuple[str, ...]
-_DEPTH = 8  # keys are recorded up to this depth, which no configuration exceeds; a deeper key gets the line of its parent
+_DEPTH = 8  # depth up to which keys get their own line; deeper keys, which no configuration has, get the line of a parent
 
 _PART = r'(?:[A-Za-z0-9_-]+|"[^"]*"|\'[^\']*\')'
 _DOTTED = rf"{_PART}(?:\s*\.\s*{_PART})*"
@@ -18,7 +18,7 @@ _LONG_STRING = re.compile(r'"""|\'\'\'')
 def key_lines(text: str) -> dict[Path, int]:
     """Return the first line (from 1) of each key or table of a valid TOML text.
 
-    Keys of inline tables are not listed: `line_of` returns the line of their parent key.
+    The result omits keys of inline tables; for these, `line_of` returns the line of the parent key.
     """
     lines: dict[Path, int] = {}
     table: Path = ()
@@ -34,7 +34,7 @@ def key_lines(text: str) -> dict[Path, int]:
 
 
 def line_of(lines: dict[Path, int], path: Path) -> int | None:
-    """Return the line of `path`, else of its nearest parent; None if the text has neither."""
+    """Return the line of the key `path`, or of its nearest parent that has a line; None if no parent has one."""
     for length in range(min(len(path), 2 * _DEPTH), 0, -1):
         if path[:length] in lines:
             return lines[path[:length]]

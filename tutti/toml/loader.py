@@ -1,4 +1,4 @@
-"""Loads a struct from a TOML file key by key, and reports all mistakes at once with location and remedy."""
+"""Loads a struct from a TOML file key by key, and reports all mistakes together, each with location and remedy."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tutti.toml.lines import key_lines, line_of
 from tutti.toml.mistakes import KeyPath, Mistake
 
 AStruct = TypeVar("AStruct", bound=Struct)
-_REPORTED_MAX = 10  # mistakes in one error
+_REPORTED_MAX = 10  # mistakes that one error message lists
 _MISSING = 1 << 30  # sorts after every line
 
 
@@ -26,8 +26,8 @@ def load_struct(path: str | Path, kind: type[AStruct]) -> AStruct:
     """Load a struct from a TOML file.
 
     Raises:
-        ConfigError: the file is not readable or has mistakes. The message has one line for each mistake. Missing keys are listed
-            last, because a misspelt key can be their cause.
+        ConfigError: the file is not readable or has mistakes. The message has one line for each mistake, with missing keys last,
+            because a misspelt key can be the cause of a missing one.
     """
     text, mistakes = read_text(path)
     tree, wrong = parse_tree(text) if text is not None else ({}, [])
@@ -43,9 +43,9 @@ def load_struct(path: str | Path, kind: type[AStruct]) -> AStruct:
 
 
 def read_text(path: str | Path) -> tuple[str | None, list[Mistake]]:
-    """Return the text of a file, or None with the mistake that describes the failure."""
+    """Return the text of a file and no mistake, or None and the mistake that describes the failure."""
     try:
-        # Some editors write a byte order mark and other line ends.
+        # Remove a byte order mark and convert line ends, which some editors write.
         return read_limited(path)[0].decode("utf-8-sig").replace("\r\n", "\n").replace("\r", "\n"), []
     except OSError as error:
         return None, [
@@ -56,7 +56,7 @@ def read_text(path: str | Path) -> tuple[str | None, list[Mistake]]:
 
 
 def parse_tree(text: str) -> tuple[dict[str, Any], list[Mistake]]:
-    """Parse TOML. Return the tree of values, and the mistake that ended the parse, if any."""
+    """Parse TOML. Return the tree of values and no mistake, or an empty tree and the mistake at which the parser stopped."""
     try:
         return parse_toml(text), []
     except TooDeep as error:
@@ -76,25 +76,25 @@ class StructReader:
     """Converts a tree of TOML values to structs and collects the mistakes."""
 
     def __init__(self, text: str, root: type[Struct]) -> None:
-        """Prepare for `text`, whose top level is a `root`."""
+        """Create a reader for `text`, whose top level has the fields of the struct `root`."""
         self._root = root
         self.mistakes: list[Mistake] = []
         self._wrong: set[KeyPath] = set()
         self._lines = key_lines(text)
 
     def mistake(self, path: KeyPath, what: str, do: str) -> None:
-        """Add a mistake: the key, the problem, and the remedy."""
+        """Add a mistake: the key (`path`), the problem (`what`), and the remedy (`do`)."""
         self._wrong.add(path)
         self.mistakes.append(Mistake(".".join(path), line_of(self._lines, path), what, do))
 
     def good(self, *path: str) -> bool:
-        """True if neither `path` nor a parent of it has a mistake."""
+        """Return True if neither the key `path` nor one of its parents has a mistake."""
         return not any(path[:length] in self._wrong for length in range(1, len(path) + 1))
 
     def struct(self, kind: type[AStruct], table: dict[str, Any], path: KeyPath) -> AStruct:
-        """Convert a table to a `kind`.
+        """Convert a table to a struct of type `kind`.
 
-        A missing or wrong value is reported as a mistake, and is replaced by the key's default or example.
+        For a missing or wrong value, add a mistake, and use the default or the example of the key instead.
         """
         fields = {field.name: field for field in msgspec.structs.fields(kind)}
         for key in table.keys() - fields.keys():
@@ -106,7 +106,7 @@ class StructReader:
             if name in table:
                 value = self._value(field.type, table[name], here)
             elif field.required and isinstance(field.type, type) and issubclass(field.type, Struct):
-                value = self.struct(field.type, {}, here)  # adds a mistake for each key that is missing in it
+                value = self.struct(field.type, {}, here)  # an empty table adds a mistake for each required key
             elif field.required:
                 where = f" to {_table_text(path)}" if path else ""
                 self.mistake(here, "is missing", f"add it{where}, for example {name} = {json.dumps(_example(field.type))}")
@@ -122,9 +122,8 @@ class StructReader:
                 return self.struct(kind, value, path)
             self.mistake(path, f"is {_shown(value)}", f"make it a table, [{'.'.join(path)}] with keys below it")
             return _WRONG
-        if (
-            isinstance(value, str) and "\0" in value and len(value) > 1
-        ):  # a single character may be a zero byte, as a column separator
+        # A text of one character may be a zero byte, because files can use it as column separator.
+        if isinstance(value, str) and "\0" in value and len(value) > 1:
             self.mistake(path, f"is {_shown(value)}", "remove the zero byte: no path, name or address can contain one")
             return _WRONG
         try:
@@ -136,7 +135,7 @@ class StructReader:
     def _unknown(self, path: KeyPath, names: list[str]) -> None:
         near = difflib.get_close_matches(path[-1], names, n=1)
         elsewhere = [place for place in _all_keys(self._root, ()) if place[-1] == path[-1]]
-        if elsewhere:  # an exact match in another table is a better hint than a similar key here
+        if elsewhere:  # a key with this name in another table is a better hint than a similar key in this table
             hint = f"it belongs in {_table_text(elsewhere[0][:-1])}"
         elif near:
             hint = f"did you mean {near[0]}?"
@@ -149,7 +148,7 @@ _WRONG = object()
 
 
 def accepted_values(kind: Any) -> str:
-    """Return a description of the values that a field accepts."""
+    """Return the values that a field of type `kind` accepts, as text for error messages."""
     return _taken(inspect.type_info(kind))
 
 

@@ -1,4 +1,4 @@
-"""Mistakes in a configuration, and remarks for the operator: one sentence with location, problem and remedy."""
+"""Mistakes in a configuration. Each becomes one sentence for the operator, with location, problem and remedy."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ KeyPath = tuple[str, ...]
 
 
 class Mistake(NamedTuple):
-    """One mistake in a file."""
+    """One mistake in a file: the key ("" for the whole file), its line, the problem (`what`), and the remedy (`do`)."""
 
     key: str
     line: int | None
@@ -16,6 +16,6 @@ class Mistake(NamedTuple):
     do: str
 
     def text(self, file: str) -> str:
-        """Return a sentence: file and line, key, problem, remedy."""
+        """Return the mistake as one sentence: file and line, key, problem, remedy."""
         place = f"{file}:{self.line}" if self.line else file
         return f"{place}: {self.key + ' ' if self.key else ''}{self.what}: {self.do}"

@@ -15,7 +15,7 @@ import zmq
 
 from tutti.errors import OffsetOutOfRange, Unavailable
 from tutti.reader import Reader
-from tutti.sources.spark_queries import QueryProgress
+from tutti.sources.query_progress import QueryProgress
 from tutti_connect.quarantine import as_base64
 from tutti_connect.zeromq import limits
 from tutti_connect.zeromq.sockets import Socket, open_socket

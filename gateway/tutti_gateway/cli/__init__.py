@@ -1,1 +1,1 @@
-"""The commands of `tutti`. Each is a module of its own, imported when the command runs."""
+"""The commands of `tutti`. Each command has its own module, which is imported only when the command runs."""

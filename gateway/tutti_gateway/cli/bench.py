@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 def bench(name: str | None, quick: bool, rounds: int, data: Path | None, as_json: bool) -> None:
     """Run a benchmark that needs no Spark.
 
-    Without NAME, list the benchmarks. They are part of the source tree; `make bench` there also runs those with Spark.
+    Without NAME, list the benchmarks. The command runs only in the source tree, where `make bench` also runs the Spark benchmarks.
     """
     known = _benchmarks()
     if name is None:

@@ -11,9 +11,9 @@ import click
 from tutti.errors import TuttiError, UsageError
 from tutti_gateway.cli.lazy_group import CommandPath, LazyGroup
 
-#: name -> import path and summary in `tutti --help`; a module is imported only when its command runs.
+#: Commands by name, with the summaries that `tutti --help` lists. A module is imported only when its command runs.
 COMMANDS = {
-    "demo": CommandPath("tutti_gateway.cli.demo.command:demo", "Run the main job on real input, and print the final checks."),
+    "demo": CommandPath("tutti_gateway.cli.demo.command:demo", "Run a Spark job on real input, with failures, and check it."),
     "dev": CommandPath("tutti_gateway.cli.group.dev:dev", "Run gateways g1..gN on this machine, for trials and tests."),
     "serve": CommandPath("tutti_gateway.cli.group.serve:serve", "Run one gateway."),
     "produce": CommandPath(
@@ -22,22 +22,20 @@ COMMANDS = {
     "tail": CommandPath("tutti_gateway.cli.records.tail:tail", "Print committed records, one on each line."),
     "status": CommandPath("tutti_gateway.cli.group.status:status", "Show the state, view, frontier and lag of a gateway."),
     "members": CommandPath("tutti_gateway.cli.group.members:members", "List, add, remove or replace gateways of the group."),
-    "leave": CommandPath("tutti_gateway.cli.group.members:leave", "Remove a gateway from the view in order; its process ends."),
-    "roster": CommandPath("tutti_gateway.cli.group.roster:roster", "Force the roster after permanent loss of a majority."),
+    "leave": CommandPath("tutti_gateway.cli.group.members:leave", "Stop a gateway in an orderly way."),
+    "roster": CommandPath("tutti_gateway.cli.group.roster:roster", "Replace the roster after the permanent loss of a majority."),
     "topics": CommandPath(
-        "tutti_gateway.cli.group.status:topics", "List topics with counts, bytes, first and last offset and time."
+        "tutti_gateway.cli.group.status:topics", "List topics with records, bytes, first and last offset and time."
     ),
-    "offsets": CommandPath("tutti_gateway.cli.group.status:offsets", "Show the first offset at or after a time."),
+    "offsets": CommandPath("tutti_gateway.cli.group.status:offsets", "Show the offset of the first record at or after a time."),
     "queries": CommandPath(
         "tutti_gateway.cli.group.queries:queries", "List Spark queries and named readers with position and lag."
     ),
     "producers": CommandPath("tutti_gateway.cli.records.producers:producers", "List producers, fence one, or delete its state."),
     "spool": CommandPath("tutti_gateway.cli.records.spool:spool", "Show and check the contents of a producer's spool."),
-    "log": CommandPath("tutti_gateway.cli.log.log:log", "Verify, inspect, digest, repair or rerun a log."),
-    "replay": CommandPath(
-        "tutti_gateway.cli.records.replay:replay", "Write a committed range to a file, with gateways up or down."
-    ),
-    "archive": CommandPath("tutti_gateway.cli.log.archive:archive", "Copy the log to Parquet files; list or verify an archive."),
+    "log": CommandPath("tutti_gateway.cli.log.log:log", "Verify, inspect, hash or repair a log, or rerun a recording."),
+    "replay": CommandPath("tutti_gateway.cli.records.replay:replay", "Write a range of committed records to a file."),
+    "archive": CommandPath("tutti_gateway.cli.log.archive:archive", "Copy the log to Parquet files, or list or verify an archive."),
     "backfill": CommandPath(
         "tutti_spark.backfill.command:backfill", "Copy a range of the log into a table, each record exactly once."
     ),
@@ -46,21 +44,17 @@ COMMANDS = {
     "keys": CommandPath("tutti_gateway.cli.security.keys:keys", "Create and show the keys that gateways use for authentication."),
     "tokens": CommandPath("tutti_gateway.cli.security.tokens:tokens", "Create, list and remove the tokens of clients."),
     "config": CommandPath("tutti_gateway.cli.config:config", "Check a configuration file."),
-    "doctor": CommandPath(
-        "tutti_gateway.cli.doctor.command:doctor", "Check this machine, and report each problem with its remedy."
-    ),
+    "doctor": CommandPath("tutti_gateway.cli.doctor.command:doctor", "Check that Tutti can run here; name a remedy per problem."),
     "bench": CommandPath("tutti_gateway.cli.bench:bench", "Run a benchmark that needs no Spark."),
-    "completion": CommandPath(
-        "tutti_gateway.cli.completion:completion", "Print the shell script that completes commands and options."
-    ),
+    "completion": CommandPath("tutti_gateway.cli.completion:completion", "Print a script for completion in a shell."),
 }
 
-#: The shell sets this variable to request completions.
+#: Environment variable that a shell's completion script sets, so that `tutti` prints completions instead of running a command.
 COMPLETION_VARIABLE = "_TUTTI_COMPLETE"
 
 
 def version_text() -> str:
-    """Return the version of the installed distribution, "unknown" if it is not installed."""
+    """Return the version of the installed package tutti-ingest, or "unknown" if it is not installed."""
     from importlib.metadata import PackageNotFoundError, version
 
     try:
@@ -75,7 +69,7 @@ def _print_version(context: click.Context, _option: click.Parameter, wanted: boo
         context.exit()
 
 
-#: What installs a module: the base installation, or an extra.
+#: The extra of tutti-ingest that installs each third-party module; "" for the base installation.
 EXTRAS = {
     **dict.fromkeys(("google_crc32c", "msgspec", "nacl", "numpy", "orjson", "pyarrow"), ""),
     **dict.fromkeys(("h11", "prometheus_client", "rich", "starlette", "structlog", "uvicorn"), "gateway"),
@@ -91,7 +85,7 @@ EXTRAS = {
 def tutti() -> None:
     """Tutti: atomic multicast as the front door of Spark.
 
-    Exit codes: 0 fine, 1 failed, 2 wrong use, 3 unavailable, 4 corruption found.
+    Exit codes: 0: success; 1: failed; 2: wrong use; 3: unavailable; 4: corruption found.
     """
 
 
@@ -120,7 +114,8 @@ def run(arguments: Sequence[str]) -> int:
     except click.Abort:
         raise KeyboardInterrupt from None
     except BrokenPipeError:
-        # The reader of the pipe has closed it (`tutti tail | head`). The buffered rest must not raise at exit.
+        # The reading process has closed the pipe, as in `tutti tail | head`: this is a normal end.
+        # Python flushes standard output at exit. The null device prevents that flush from raising BrokenPipeError again.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except OSError as error:
@@ -137,7 +132,7 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def _run(arguments: Sequence[str]) -> object:
-    """Run the command as click's own `main` does, without its error handling."""
+    """Run the command, or print completions for the shell. Unlike click's `main`, let every error reach the caller."""
     instruction = os.environ.get(COMPLETION_VARIABLE)
     if instruction:
         from click.shell_completion import shell_complete
@@ -149,12 +144,12 @@ def _run(arguments: Sequence[str]) -> object:
 
 
 def _check_text(arguments: Sequence[str]) -> None:
-    """Reject an argument that cannot be a path, or cannot be written to a message, file or line of output.
+    """Reject an argument that is not UTF-8 text, or contains a NUL, which no file name can contain.
 
-    Python decodes bytes that are not UTF-8 to surrogates, which cannot be encoded again.
+    Python decodes invalid UTF-8 in an argument to surrogate characters. Printing such characters later would fail.
 
     Raises:
-        UsageError: an argument holds a NUL, or bytes that are not UTF-8.
+        UsageError: an argument contains a NUL, or is not UTF-8 text.
     """
     for position, argument in enumerate(arguments, 1):
         try:

@@ -1,4 +1,4 @@
-"""`tutti completion`: prints the shell script that completes commands and options."""
+"""`tutti completion`: prints a shell script that completes the commands and options of `tutti`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from click.shell_completion import get_completion_class
 @click.command()
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
 def completion(shell: str) -> None:
-    """Print the shell script that completes commands and options.
+    """Print a script for completion in a shell.
 
     \b
     bash: eval "$(tutti completion bash)"           in ~/.bashrc

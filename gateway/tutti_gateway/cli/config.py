@@ -7,7 +7,7 @@ import click
 from tutti_gateway.cli.common.options import json_option
 from tutti_gateway.cli.common.output import print_json
 
-RESOLVE_S_MAX = 5.0  # limit for resolving the host names in the file
+RESOLVE_S_MAX = 5.0  # time limit for resolving all host names in the file
 
 
 @click.group()
@@ -19,7 +19,9 @@ def config() -> None:
 @click.argument("file")
 @json_option
 def check(file: str, as_json: bool) -> int:
-    """Report every mistake in FILE: where, what, what to do. Exit code 2 if there is a mistake; advice alone exits with 0."""
+    """Report every mistake in the configuration FILE: its line and key, the error, and the correction. The exit code is 2 if FILE
+    has a mistake, and 0 if there is only advice.
+    """
     from tutti_gateway.config import advice, check_config, unknown_hosts
 
     config, mistakes = check_config(file)

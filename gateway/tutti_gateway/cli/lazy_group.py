@@ -13,25 +13,25 @@ from tutti_gateway.cli.common.interrupts import ImportGuard
 
 
 class CommandPath(NamedTuple):
-    """Import path of a command (`module:attribute`) and its summary in the command list."""
+    """Where a command is defined (`target`, as `module:attribute`), and its one-line summary for the command list."""
 
     target: str
     summary: str
 
 
 class LazyGroup(click.Group):
-    """Command group that maps command names to import paths."""
+    """Command group that knows its commands only by import path, until one of them runs."""
 
     def __init__(self, *arguments: Any, paths: Mapping[str, CommandPath], **options: Any) -> None:
         super().__init__(*arguments, **options)
         self.paths = paths
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """Return the command names, in the order of the table."""
+        """Return the command names in the order of `paths`, which is the order in `tutti --help`."""
         return list(self.paths)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """Import and return the command of that name; None if there is no such command."""
+        """Import the command `cmd_name` and return it, or return None if no command has that name."""
         path = self.paths.get(cmd_name)
         if path is None:
             return None
@@ -43,7 +43,7 @@ class LazyGroup(click.Group):
         return command
 
     def resolve_command(self, ctx: click.Context, args: list[str]) -> tuple[str | None, click.Command | None, list[str]]:
-        """Resolve as click does; for an unknown name, suggest similar names."""
+        """Resolve a command name as click does, but suggest similar commands if the name is unknown."""
         name = args[0]
         if name not in self.paths and not name.startswith("-"):
             near = difflib.get_close_matches(name, self.paths, n=3)
@@ -52,6 +52,6 @@ class LazyGroup(click.Group):
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the command list from the table, without importing any command."""
+        """Write the command list from the summaries in `paths`, so that `tutti --help` imports no command."""
         with formatter.section("Commands"):
             formatter.write_dl([(name, path.summary) for name, path in self.paths.items()])

@@ -1,4 +1,4 @@
-"""Entry point of `tutti`. Imports happen inside `main`, so that Ctrl-C during an import ends like a later one."""
+"""Entry point of `tutti`. Imports run under an `ImportGuard`, so that Ctrl-C during an import causes no traceback."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ with ImportGuard():
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run `tutti ARGUMENTS` and return its exit code; errors are one line on stderr.
+    """Run `tutti ARGUMENTS` and return its exit code. An error is printed as one line on standard error.
 
-    Without arguments, use those of the process: `tutti` then owns the process, handles Ctrl-C, and ends after the return.
+    Without `arguments`, run the command line of this process, and install the Ctrl-C handler. The process must end afterwards.
     """
     if arguments is not None:
         return _run(arguments)

@@ -1,4 +1,4 @@
-"""The configuration of a gateway: reads TOML into a frozen typed `Config`, and explains every mistake."""
+"""Configuration of a gateway: reads a TOML file into a frozen typed `Config`, and explains every mistake in the file."""
 
 from tutti.data.member_address import Address
 from tutti.toml.mistakes import Mistake

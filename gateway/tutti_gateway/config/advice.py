@@ -1,4 +1,4 @@
-"""Warnings about a valid configuration. `tutti config check` prints them, and a starting gateway logs them."""
+"""Warnings about a valid configuration. `tutti config check` prints the warnings, and a starting gateway logs them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def advice(config: Config, *, begun: bool = False) -> list[Mistake]:
     """Return warnings about a valid configuration.
 
     Args:
-        begun: True if the gateway has a log. The log then names the members, and `group.members` only lists addresses of peers.
+        begun: True if the gateway has a log. The log then determines the members, and `group.members` only gives peer addresses.
     """
     found: list[Mistake] = []
     count = len(config.group.members)
@@ -45,10 +45,10 @@ def advice(config: Config, *, begun: bool = False) -> list[Mistake]:
 
 
 def _keyless(config: Config) -> list[str]:
-    """Return the members without a public key, if keys are configured and their file is readable."""
+    """Return the members that the public key file does not list; none if keys are not configured or the file is unreadable."""
     if not (config.security.has_keys and config.security.public_keys):
         return []
-    from tutti_gateway.transport.keys import read_public  # noqa: PLC0415 - loads cryptography that only keys need
+    from tutti_gateway.transport.keys import read_public  # noqa: PLC0415 - a gateway without keys does not load PyNaCl
 
     try:
         listed = read_public(config.security.public_keys)
@@ -58,11 +58,11 @@ def _keyless(config: Config) -> list[str]:
 
 
 def unknown_hosts(config: Config, wait_s: float) -> list[Mistake]:
-    """Return the host names in a valid configuration that this host cannot resolve within `wait_s` seconds.
+    """Return a warning for each host name in the configuration that this host cannot resolve within `wait_s` seconds.
 
-    A running gateway resolves the names of peers again and again.
+    An unresolved name is only a warning, because a running gateway keeps trying to resolve the names of its peers.
     """
-    from tutti.runtime.dns import Resolver  # noqa: PLC0415 - loaded only for this check
+    from tutti.runtime.dns import Resolver  # noqa: PLC0415 - only this check needs a resolver
 
     hosts = {"listen": parse_host_port(config.listen).host}
     if config.advertise is not None:

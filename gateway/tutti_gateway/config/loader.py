@@ -1,4 +1,4 @@
-"""Loads a `Config` from a TOML file, and applies the gateway's own rules on top of the struct types."""
+"""Loads a `Config` from a TOML file. The struct types check each value; `Relations` checks rules between values."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def load_config(path: str | Path) -> Config:
     """Return the configuration in a file.
 
     Raises:
-        ConfigError: the file is unreadable or wrong; the message explains the first mistake and counts the others.
+        ConfigError: the file is unreadable or invalid; the message explains the first mistake and counts the others.
     """
     config, mistakes = check_config(path)
     if config is None:
@@ -31,7 +31,7 @@ def load_config(path: str | Path) -> Config:
 
 
 def check_config(path: str | Path) -> tuple[Config | None, list[Mistake]]:
-    """Read a file, and return the configuration (None if anything is wrong) and every mistake in line order."""
+    """Return the configuration in a file, and its mistakes in line order. The configuration is None if there is a mistake."""
     text, mistakes = read_text(path)
     if text is None:
         return None, mistakes
@@ -44,7 +44,7 @@ def check_config(path: str | Path) -> tuple[Config | None, list[Mistake]]:
 
 
 def parse_config(text: str) -> tuple[Config | None, list[Mistake]]:
-    """Do the same as `check_config` for the text of a file, without its key files."""
+    """Return the configuration in `text`, and its mistakes, like `check_config`, but do not read the files that it names."""
     tree, wrong = parse_tree(text)
     if wrong:
         return None, wrong
@@ -56,7 +56,7 @@ def parse_config(text: str) -> tuple[Config | None, list[Mistake]]:
 
 
 def _resolve_paths(config: Config, directory: Path) -> Config:
-    """Return the configuration with key and token files resolved relative to its directory."""
+    """Return the configuration with the paths of its key, token and certificate files resolved relative to `directory`."""
     security = config.security
     files = ("secret_key", "public_keys", "tokens", "tls_certificate", "tls_key")
     paths = {name: str(directory / path) for name in files if (path := getattr(security, name)) is not None}
@@ -68,7 +68,7 @@ def _mistake_in_keys(config: Config, lines: dict[KeyPath, int]) -> Mistake | Non
     kind = "keys"
     try:
         if security.has_keys:
-            from tutti_gateway.transport.keys import Keyring  # noqa: PLC0415 - loads cryptography that only keys need
+            from tutti_gateway.transport.keys import Keyring  # noqa: PLC0415 - a gateway without keys does not load PyNaCl
 
             Keyring.open(security.secret_key or "", security.public_keys or "", config.name)
         if security.tokens is not None:
@@ -84,7 +84,7 @@ def _mistake_in_keys(config: Config, lines: dict[KeyPath, int]) -> Mistake | Non
 
 
 def _with_preset(tree: dict[str, Any]) -> dict[str, Any]:
-    """Return the tree with missing timers filled from the preset."""
+    """Return the TOML tree, with timers that the file does not set taken from the preset."""
     timers, group = tree.get("timers", {}), tree.get("group")
     if not isinstance(timers, dict):
         return tree

@@ -1,4 +1,4 @@
-"""The configuration of a gateway. The structs list the keys; `Meta` holds the bounds and the text of docs/reference/config.md."""
+"""The keys of a gateway's configuration, as structs. `Meta` holds each key's bounds and its text in docs/reference/config.md."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from tutti_gateway.core import limits
 
 DEFAULT_PRESET: Literal["lan"] = "lan"
 
-#: preset -> default timers. A heartbeat is five typical round trips, but at least what the operating system schedules
-#: reliably: 100 ms within a machine, 200 ms within a building, 1 s between cities.
+#: Default timers of each preset. A heartbeat interval is about five network round trips, which is 1 s between cities.
+#: On a fast network the interval is 100 ms or 200 ms, because process scheduling then causes longer delays than the network.
 PRESETS: dict[str, dict[str, int]] = {
     "local": {"heartbeat_ms": 100, "tick_ms": 1000, "atomic_heartbeats": 20},
     "lan": {"heartbeat_ms": 200, "tick_ms": 1000, "atomic_heartbeats": 10},
@@ -27,7 +27,7 @@ Port = Annotated[int, Meta(ge=1, le=PORT_MAX)]
 
 
 class Ports(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Separate ports. By default the group uses P+1, reads P+2, and the admin pages P+3."""
+    """Separate ports. By default, gateways connect to each other on P+1; reads use P+2, and the admin pages use P+3."""
 
     group: Annotated[Port | None, Meta(description="between gateways (ZMTP)")] = None
     reads: Annotated[Port | None, Meta(description="reads (Arrow Flight)")] = None
@@ -41,8 +41,8 @@ class Group(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     members: Annotated[
         dict[str, str],
         Meta(
-            description="gateways that found the group, with their HOST:PORT (HOST:PORT/GROUP-PORT where `ports.group` is set); "
-            "default: this gateway alone"
+            description="founding members of the group: each gateway's name, and its address HOST:PORT (HOST:PORT/GROUP-PORT where "
+            "`ports.group` is set); default: this gateway alone"
         ),
     ] = {}
     transport: Annotated[
@@ -58,7 +58,7 @@ class Group(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 class Timers(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Times. The preset gives each value that is not set."""
+    """Timers. A timer that is not set has the value of the preset."""
 
     heartbeat_ms: Annotated[int, Meta(ge=10, le=10_000, description="time between heartbeats, ms")] = PRESETS[DEFAULT_PRESET][
         "heartbeat_ms"
@@ -67,7 +67,7 @@ class Timers(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         DEFAULT_PRESET
     ]["tick_ms"]
     atomic_heartbeats: Annotated[
-        int, Meta(ge=2, le=1000, description="heartbeats without a vote after which the group continues without a member")
+        int, Meta(ge=2, le=1000, description="heartbeat intervals without a vote after which a member leaves the view")
     ] = PRESETS[DEFAULT_PRESET]["atomic_heartbeats"]
 
 
@@ -84,8 +84,8 @@ class Log(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     vote_mark: Annotated[
         Literal["timely", "strict"],
         Meta(
-            description="timely: data synced in the last 10 ms before a crash can count as torn if it is also corrupt; "
-            "strict: it never does, for one more small sync with each group of messages"
+            description="timely: corrupt data that was synced in the last 10 ms before a crash may be treated as a torn write; "
+            "strict: synced data is never treated as torn, at the cost of one more small sync for each group of messages"
         ),
     ] = "timely"
     disk_low_bytes: Annotated[
@@ -100,10 +100,10 @@ class Log(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 class Retention(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How much of the log is kept. Set a size limit, an age limit, both, or none to keep everything. The group removes whole
-    segments, oldest first, from the same offset on all gateways. Segments that a gateway of the roster lacks stay until twice
-    the limit. The same limits apply to each lane of unordered records, on each gateway separately; a lane keeps everything
-    that a gateway of the roster lacks.
+    """Retention limits of the log. Set a size limit, an age limit or both; without a limit, the log keeps everything. The group
+    removes whole segments, oldest first, and the log then starts at the same offset on all gateways. A segment that a gateway of
+    the roster lacks stays until the log has twice the limit. Each gateway applies the same limits to its copy of each lane of
+    unordered records, but keeps every record that a gateway of the roster lacks.
     """
 
     bytes: Annotated[
@@ -112,7 +112,7 @@ class Retention(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     time: Annotated[
         str,
         Meta(
-            description='age after which a record is removed, such as "7d", "36h" or "90m"; default: no limit',
+            description='age after which records are removed, such as "7d", "36h" or "90m"; default: no limit',
             examples=["7d"],
         ),
     ] = ""
@@ -120,8 +120,9 @@ class Retention(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         list[str],
         Meta(
             max_length=limits.RETENTION_READERS_MAX,
-            description="named readers (an archiver, a Spark query with a `queryName`): records that one of them has not read stay "
-            "beyond the limits; on a low disk the gateway refuses new messages instead; set the same value on all gateways",
+            description="named readers, such as an archiver or a Spark query with a `queryName`: retention keeps every record that "
+            "one of these readers has not read; if the disk becomes low, the gateway refuses new messages instead of removing "
+            "records; set the same value on all gateways",
             examples=[["archive"]],
         ),
     ] = []
@@ -133,14 +134,14 @@ class Retention(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 class Limits(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Limits, which together must fit into a gateway's memory. Above a limit the gateway slows a sender down, or refuses with a
-    clear error.
+    """Limits of a gateway, which together determine its memory. Above a limit, the gateway delays the sender, or refuses the
+    request with an error that names the limit.
     """
 
     sessions: Annotated[int, Meta(ge=1, le=limits.SESSIONS_CONFIG_MAX, description="clients connected at the same time")] = (
         limits.SESSIONS_MAX
     )
-    producers: Annotated[int, Meta(ge=1, le=limits.PRODUCERS_CONFIG_MAX, description="producers that the group keeps state of")] = (
+    producers: Annotated[int, Meta(ge=1, le=limits.PRODUCERS_CONFIG_MAX, description="producers whose state the group keeps")] = (
         limits.PRODUCERS_MAX
     )
     topics: Annotated[int, Meta(ge=1, le=limits.TOPICS_CONFIG_MAX, description="topics of the group")] = common_limits.TOPICS_MAX
@@ -149,17 +150,17 @@ class Limits(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         Meta(
             ge=limits.UNDECIDED_BYTES_CONFIG_MIN,
             le=limits.UNDECIDED_BYTES_CONFIG_MAX,
-            description="undecided data of clients, above which clients wait, bytes",
+            description="bytes of undecided client data above which clients wait",
         ),
     ] = limits.UNDECIDED_BYTES_MAX
 
 
 class Multicast(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Multicast address of messages to all gateways, with `[group] transport = "multicast"`; set the same on all gateways. Where
-    the network does not carry multicast, the gateways use the mesh.
+    """UDP multicast, used if `[group] transport = "multicast"`. Set the same values on all gateways. If the network does not
+    deliver multicast datagrams, the gateways use the mesh.
     """
 
-    address: Annotated[str, Meta(description="IPv4 multicast address and port of the group; several groups may share one")] = (
+    address: Annotated[str, Meta(description="IPv4 multicast address and port of the group; several groups may share it")] = (
         "239.255.84.84:7499"
     )
     interface: Annotated[
@@ -167,7 +168,9 @@ class Multicast(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     ] = None
     ttl: Annotated[
         int,
-        Meta(ge=0, le=255, description="time to live of a datagram: the number of routers it may pass plus one; 0: this host only"),
+        Meta(
+            ge=0, le=255, description="time to live of a datagram: 1 plus the number of routers that it may pass; 0: this host only"
+        ),
     ] = 1
     datagram_bytes: Annotated[
         int,
@@ -188,47 +191,45 @@ class Multicast(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 class Logging(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Log output of the gateway on standard error."""
+    """The log lines that the gateway writes to standard error."""
 
     level: Annotated[
         Literal["info", "debug"],
-        Meta(description="debug: also each step of each message, with an id that is the same on every gateway (`tutti trace`)"),
+        Meta(description="debug: log each step of each message too, so that `tutti trace` can follow a message across gateways"),
     ] = "info"
 
 
 class Security(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Security (docs/how-to/security.md). With keys, gateways encrypt their connections (CURVE) and accept only each other, and
-    clients may encrypt theirs. With tokens, clients must encrypt, and each token has its own permissions. A certificate (TLS)
-    encrypts reads and admin pages.
+    """Security (docs/how-to/security.md). With keys, gateways encrypt their connections (CURVE) and accept only gateways with a
+    listed key, and clients may encrypt their connections. With tokens, clients must encrypt their connections, and each token has
+    its own permissions. A certificate (TLS) encrypts reads and admin pages.
     """
 
     secret_key: Annotated[
         str | None,
-        Meta(description="file of this gateway's keys, created by `tutti keys new`; only its user may read it"),
+        Meta(description="file of this gateway's secret key, created by `tutti keys new`; only the gateway's user may read it"),
     ] = None
     public_keys: Annotated[
         str | None,
-        Meta(
-            description="file of the public keys of all gateways, the same on every gateway; the gateway reloads it after a change"
-        ),
+        Meta(description="file of the public keys of all gateways, the same on every gateway; a gateway reloads a changed file"),
     ] = None
     tokens: Annotated[
         str | None,
         Meta(
-            description="file of client tokens, created by `tutti tokens new`, the same on every gateway; the gateway reloads it "
-            "after a change; requires keys"
+            description="file of client tokens, created by `tutti tokens new`, the same on every gateway; a gateway reloads a "
+            "changed file; tokens require keys"
         ),
     ] = None
     tls_certificate: Annotated[
         str | None,
         Meta(description="file of this gateway's certificate chain (PEM), for reads and admin pages"),
     ] = None
-    tls_key: Annotated[str | None, Meta(description="file of the certificate's private key (PEM); only its user may read it")] = (
-        None
-    )
+    tls_key: Annotated[
+        str | None, Meta(description="file of the certificate's private key (PEM); only the gateway's user may read it")
+    ] = None
     open_metrics: Annotated[bool, Meta(description="true: `/metrics` needs no token, like `/healthz` and `/readyz`")] = False
     insecure: Annotated[
-        bool, Meta(description="true: accept connections from other hosts although not everything is encrypted and authenticated")
+        bool, Meta(description="true: accept connections from other hosts even without keys, tokens or a certificate")
     ] = False
 
     @property
@@ -243,7 +244,7 @@ class Security(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     @property
     def missing(self) -> list[str]:
-        """Return the protections that a gateway reachable from other hosts lacks."""
+        """Return which of keys, tokens and certificate are not configured. Access from other hosts requires all three."""
         has = {
             "keys (`tutti keys new`; secret_key, public_keys)": self.has_keys,
             "tokens (`tutti tokens new`; tokens)": bool(self.tokens),
@@ -290,30 +291,30 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     @property
     def multicast_interface(self) -> str:
-        """Return the multicast interface: the configured one, or the address in `listen`; empty if the routing table chooses it."""
+        """Return `multicast.interface`, or else the host of `listen` if it is an IPv4 address, or else "": the kernel's choice."""
         host = self.client_address.host
         own = "127.0.0.1" if host == "localhost" else host
         return self.multicast.interface or (own if is_ipv4(own) else "")
 
     @property
     def group_address(self) -> Address:
-        """Return the address on which it listens for other gateways."""
+        """Return the address on which the gateway listens for other gateways."""
         return self._port_at(self.ports.group, GROUP_PORT_DISTANCE)
 
     @property
     def founders(self) -> dict[str, str]:
-        """Return the gateways that found the group, with their addresses as in the roster; at least this one."""
+        """Return the founding members (name -> address as in the roster): `group.members`, or this gateway alone."""
         alone = MemberAddress(self.advertised_address, Address(self.advertised_address.host, self.group_address.port))
         return self.group.members or {self.name: str(alone)}
 
     @property
     def reads_address(self) -> Address:
-        """Return the address on which it serves reads (Arrow Flight)."""
+        """Return the address on which the gateway serves reads (Arrow Flight)."""
         return self._port_at(self.ports.reads, 2)
 
     @property
     def admin_address(self) -> Address:
-        """Return the address on which it serves admin requests (HTTP)."""
+        """Return the address on which the gateway serves admin requests (HTTP)."""
         return self._port_at(self.ports.admin, 3)
 
     def _port_at(self, port: int | None, distance: int) -> Address:
@@ -322,10 +323,10 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 def parse_address(text: str) -> Address:
-    """Return the host and port of `HOST:PORT`; a numeric IPv6 host is in brackets.
+    """Parse `HOST:PORT` into host and port. A numeric IPv6 host must be in brackets.
 
     Raises:
-        ConfigError: the text does not have that form.
+        ConfigError: `text` is not a valid HOST:PORT.
     """
     try:
         return parse_host_port(text)
@@ -338,10 +339,10 @@ DURATION_DAYS_MAX = 36_500
 
 
 def parse_duration(text: str) -> int:
-    """Return a duration such as 7d, 36h or 90m in microseconds.
+    """Parse a duration such as 7d, 36h or 90m, and return it in microseconds.
 
     Raises:
-        ConfigError: the text does not have that form, or the duration is 0 or above a hundred years.
+        ConfigError: `text` is not a number of days, hours or minutes, or the duration is 0 or above a hundred years.
     """
     found = re.fullmatch(r"([0-9]{1,9})([mhd])", text)
     duration = int(found[1]) * _UNITS_US[found[2]] if found else 0
@@ -361,7 +362,7 @@ def is_multicast(host: str) -> bool:
 
 
 def is_ipv4(host: str) -> bool:
-    """True if `host` is an IPv4 address of one interface."""
+    """True if `host` is a numeric IPv4 address that a single interface can have: neither multicast nor 0.0.0.0."""
     try:
         address = IPv4Address(host)
     except ValueError:

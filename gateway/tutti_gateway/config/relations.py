@@ -1,4 +1,4 @@
-"""Checks rules between values of a configuration. Each value is valid by itself."""
+"""Checks rules that the struct types cannot express: the forms of names and addresses, and relations between values."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ class MistakeCollector(Protocol):
     """Collects the mistakes that the checks of a configuration find."""
 
     def mistake(self, path: KeyPath, what: str, do: str) -> None:
-        """Record a mistake in the value at `path`: what is wrong, and what to do."""
+        """Record a mistake in the value at `path`. `what` says what is wrong, and `do` says how to correct it."""
 
     def good(self, *path: str) -> bool:
-        """True if neither `path` nor a table around it has a mistake."""
+        """True if no mistake was found in the value at `path` or in a table that contains it."""
 
 
 class Relations:
-    """Checks the rules between values."""
+    """Checks one configuration, and reports each mistake to the collector."""
 
     def __init__(self, reading: MistakeCollector, config: Config) -> None:
         self._mistake = reading.mistake
@@ -47,7 +47,7 @@ class Relations:
         self._config = config
 
     def check(self) -> None:
-        """Check all rules, and report every mistake to the collector."""
+        """Check every rule. A rule is skipped if a value that it uses already has a mistake."""
         config = self._config
         self._name(("name",), "gateway", config.name)
         self._name(("group", "name"), "group", config.group.name)
@@ -73,7 +73,7 @@ class Relations:
         self._memory()
 
     def _retention(self) -> None:
-        """Check that the limit holds at least two segments, because retention removes whole segments and keeps the newest."""
+        """Check the retention limits. A size limit needs two segments, because the newest segment is never removed."""
         retention, segment = self._config.retention, self._config.log.segment_bytes
         if self._good("retention", "bytes") and self._good("log", "segment_bytes") and 0 < retention.bytes < 2 * segment:
             what = f"is {retention.bytes}, less than two segments ({segment} bytes each)"
@@ -106,13 +106,15 @@ class Relations:
             )
 
     def _disk_low(self, needed: int, low: int) -> None:
-        """Check that a low disk has space for all undecided data, which must still be written."""
+        """Check that `disk_low_bytes` covers all undecided data, which a gateway must still write after it refuses new records."""
         if needed > low:
             what = f"is {low}, less than the sum of undecided_bytes and the reserve ({needed})"
             self._mistake(("log", "disk_low_bytes"), what, f"make it at least {needed}, or undecided_bytes smaller")
 
     def _memory(self) -> None:
-        """Check that all limits together fit into memory. A gateway that exceeds its memory closes all connections repeatedly."""
+        """Check that all limits fit into a gateway's memory. A gateway that exceeds its memory closes all connections
+        repeatedly.
+        """
         names = [field.name for field in msgspec.structs.fields(Limits)]
         values = {name: getattr(self._config.limits, name) for name in names}
         if not all(self._good("limits", name) for name in names):
@@ -141,14 +143,14 @@ class Relations:
             return None
 
     def _reachable(self, path: KeyPath, text: str, address: Address | None) -> Address | None:
-        """Return the address if other hosts can connect to it, else None."""
+        """Return the address if other hosts can connect to it; otherwise report a mistake and return None."""
         if address is None or not (reason := unreachable_reason(address.host)):
             return address
         self._mistake(path, f"is {text!r}, and {reason}", HOST_REMEDY)
         return None
 
     def _exposure(self, listen: Address, members: dict[str, MemberAddress]) -> None:
-        """Check that a gateway that other hosts can reach is protected, or explicitly insecure."""
+        """Check that a gateway that other hosts can reach has all protections, or sets `security.insecure`."""
         config = self._config
         missing = config.security.missing
         if not config.security.insecure and missing:
@@ -249,7 +251,7 @@ class Relations:
             return None
 
     def _distinct(self, path: KeyPath, address: MemberAddress, others: dict[str, MemberAddress]) -> None:
-        """Check that no two gateways share an address. Otherwise each would reject the other as an impostor."""
+        """Check that no two gateways share an address, because each would reject the other as an impostor."""
         for name, other in others.items():
             shared = set(address) & set(other)
             if shared:
@@ -258,7 +260,7 @@ class Relations:
                 return
 
     def _own_address(self, member: MemberAddress, listen: Address, own: Address) -> None:
-        """Check that the address that other gateways use for this one is correct."""
+        """Check that this gateway's entry in `group.members` has the address at which this gateway listens."""
         config = self._config
         path = ("group", "members", config.name)
         text = config.group.members[config.name]

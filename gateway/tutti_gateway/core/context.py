@@ -1,4 +1,4 @@
-"""State that all layers of one member share: configuration, view, log window, and the actions of the current step."""
+"""State that all layers of one member share: configuration, view, undecided log, and the actions of the current step."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from tutti_gateway.core.view.view_state import ViewState
 
 
 class Context(NamedTuple):
-    """Shared state of one member for its whole run."""
+    """Objects that all layers of one member share from its start to its stop."""
 
     config: StackConfig
     view_state: ViewState
     outbox: Outbox
     window: Window
     identity: Identity
-    random: RandomSource  # seeded with the run's entropy, so that a recorded run replays
+    random: RandomSource  # seeded with the run's entropy, so that a replay draws the same numbers

@@ -1,6 +1,6 @@
 """Generate docs/explanation/protocol.md from the tables of the core: `python -m tutti_gateway.core.diagrams`.
 
-A test compares the page with the output of this module, so the page is always current.
+A test fails if the page differs from the output of this module.
 """
 
 from __future__ import annotations
@@ -24,34 +24,37 @@ from tutti_gateway.core.view.phases import LIFE, Phase
 INTRODUCTION = """\
 # The protocol as the core runs it
 
-`python -m tutti_gateway.core.diagrams` makes this page from the tables in `gateway/tutti_gateway/core`; a test fails when it is out
-of date. A transition that is not in a table cannot happen: the member stops. The NOTES.md of each layer's folder
+`python -m tutti_gateway.core.diagrams` generates this page from the tables in `gateway/tutti_gateway/core`. A test fails if the
+page is out of date. A transition that is not in a table is a defect, and the member stops. The NOTES.md of each layer's folder
 (`repair`, `membership`, `flush`, `order`, `atomic`, `lanes`) explains how the layer works. The files in `tests/transcripts/`
-show what follows from each event, line by line.
+show the actions that follow from each event.
 """
 
 
 def page() -> str:
-    """Return the whole page."""
+    """Return the whole page as Markdown."""
     return "\n".join(
         [
             INTRODUCTION,
             "## A member from start to stop (*flush*)\n",
-            "`persisted` reports that the promise, and later the acceptance, is durable.\n",
+            "A promise or an acceptance takes effect only when the disk has reported it as durable.\n",
             state_diagram(LIFE, Phase.BORN),
             "## A producer's entry at the end of the log (*order*)\n",
             state_diagram(LINE, LineState.OPENING),
             "## What a gateway does with a batch that a client submits (*order*)\n",
-            "The log up to the frontier of this gateway decides. Columns: relation of the batch to its producer's entry.\n",
+            "The gateway's decided log determines the action. A column is a relation of the batch to its producer's state in the "
+            "log.\n",
             decision_table({("closed by an abort" if closed else "open", how): what for (closed, how), what in ADMISSION.items()}),
             "## What the coordinator does with a batch that is forwarded to it (*order*)\n",
-            "The end of the log decides, with undecided frames. *The log answers*: the origin answers when its own log decides.\n",
+            "The end of the coordinator's log determines the action, undecided frames included. *The log answers* means that the "
+            "origin answers its client when the reason is decided in the origin's own log.\n",
             decision_table({(state.value, how): what for (state, how), what in VERDICT.items()}),
             "## The stages of a position (*atomic*)\n",
-            "Each stage is a mark that only moves forward and never passes the stage before it.\n",
+            "A member stores the last position that has reached each stage. It never passes the position of the stage before.\n",
             stages(),
             "## The attempts of a lane (*unordered*)\n",
-            "An attempt begins only when the end of the previous one is durable. That end is the NO which ends it.\n",
+            "A new attempt begins only when the end of the previous one is durable. That end is the origin's NO to all frames "
+            "that it has not written.\n",
             state_diagram(phases.ATTEMPT, phases.Phase.NONE),
             "## Events, actions and messages\n",
             catalogue("Events", "gateway/tutti_gateway/core/protocol/events.py", get_args(Event)),
@@ -66,7 +69,7 @@ def page() -> str:
 
 
 def state_diagram(table: Mapping[tuple[State, Input], State], start: State) -> str:
-    """Return a state table as a Mermaid state diagram."""
+    """Return a Mermaid state diagram of a state table."""
     lines = ["```mermaid", "stateDiagram-v2", f"    [*] --> {start.name}"]
     used = {state for (before, _), after in table.items() for state in (before, after)}
     lines += [f"    {state.name}: {state.value}" for state in type(start) if state in used]
@@ -80,7 +83,7 @@ def state_diagram(table: Mapping[tuple[State, Input], State], start: State) -> s
 
 
 def decision_table(table: Mapping[tuple[str, Relation], enum.Enum]) -> str:
-    """Return a decision table: one row for each state, one column for each relation of the batch to its producer's entry."""
+    """Return a Markdown table with one row for each state and one column for each relation of a batch to its producer's entry."""
     states = list(dict.fromkeys(state for state, _ in table))
     lines = [
         "| epoch | " + " | ".join(how.value for how in Relation) + " |",
@@ -91,13 +94,13 @@ def decision_table(table: Mapping[tuple[str, Relation], enum.Enum]) -> str:
 
 
 def stages() -> str:
-    """Return the marks of the pending window as a chain."""
+    """Return a Mermaid flowchart of the stages of a position."""
     chain = " --> ".join(f"{stage.name}([{stage.name.lower()}])" for stage in CommitStage)
     return "\n".join(["```mermaid", "flowchart LR", f"    {chain}", "```", ""])
 
 
 def catalogue(title: str, path: str, kinds: tuple[type, ...]) -> str:
-    """Return one line for each struct: its name, its fields, and its first sentence."""
+    """Return one line for each struct: its name, its fields, and the first paragraph of its docstring."""
     return "\n".join([f"**{title}** (`{path}`)\n", *_entries(kinds), ""])
 
 

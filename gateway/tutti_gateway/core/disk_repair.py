@@ -1,9 +1,9 @@
-"""Repair of decided frames that the disk lost. The frames are fetched from another gateway, in the background (protocol/flush,
-F25).
+"""Repair of decided frames that the disk lost: they are fetched from another gateway in the background (protocol/flush, F25).
 
 The disk reports one lost range at a time, and reports again after each write. Only the disk can check whether the fetched frames
-continue its chain. This module asks one gateway after another, and limits the wait for each answer. A decided frame is the same
-everywhere, so any gateway with the decided frames can be the source. The ordered log and each lane have their own `RangeRepair`.
+continue the chain on the disk. This module asks one gateway after another, and limits the wait for each answer. A decided frame is
+equal at all gateways, so each gateway that has the frame can be the source. The ordered log and each lane have their own
+`RangeRepair`.
 """
 
 from __future__ import annotations
@@ -23,15 +23,16 @@ class Distances(Protocol):
         """Return the one-way distance to the gateway, in microseconds."""
 
     def round_beats(self) -> int:
-        """Return the heartbeats in a round trip to the furthest gateway."""
+        """Return the number of heartbeats in a round trip to the furthest live gateway; 0 if it takes less than one heartbeat."""
 
 
 class RangeRepair:
-    """Requests the lost frames from the nearest gateway that has them. After a failure it asks the next gateway. One request is
-    open at a time.
+    """Requests the lost frames from the nearest gateway that has them, and after a failure from the next one.
+
+    Only one request is open at a time.
 
     Args:
-        sources: returns the live gateways at which a position is decided.
+        sources: returns the live gateways that have reported a position as decided.
         request: requests the frames from a first to a last position from one gateway.
         write: writes frames where the disk lost them.
 
@@ -67,14 +68,14 @@ class RangeRepair:
         self.first = self.last = 0
         self._requested_from = 0  # gateway with an open request; 0 if there is none
         self._silent = 0  # heartbeats since the request
-        self._pause_beats = 0  # heartbeats until all gateways are asked again
+        self._pause_beats = 0  # remaining heartbeats of the pause after all gateways have failed
         self._written_from = 0  # gateway whose frames the disk is writing
         self._unable: set[int] = set()  # gateways that did not return valid frames
 
     def on_corrupt(self, first: int, last: int) -> None:
-        """Handle the range that the disk reports as lost; 0 and 0 for none."""
+        """Begin to repair the lost range that the disk reports; 0 and 0 mean that nothing is lost."""
         if self._written_from and first == self.first:
-            self._unable.add(self._written_from)  # its frames were wrong, or a write of them failed
+            self._unable.add(self._written_from)  # the write repaired nothing, so this gateway's frames may be wrong
         else:
             self._unable.clear()
         self.first, self.last = first, last
@@ -82,7 +83,8 @@ class RangeRepair:
         self._request_next()
 
     def on_fetched(self, sender: int, first: int, frames: tuple[Frame, ...]) -> bool:
-        """Handle frames that start at `first`. Return True if this repair wanted them. A late answer is accepted too."""
+        """Handle frames that start at `first`. Return True if this repair needs them, even from an earlier request."""
+        # The disk repairs from the first lost position on, so an answer for any other position is out of date.
         if self._written_from or not self.first or first != self.first:
             return False
         good = self._valid_prefix(frames)
@@ -97,10 +99,10 @@ class RangeRepair:
         return True
 
     def _valid_prefix(self, frames: tuple[Frame, ...]) -> tuple[Frame, ...]:
-        """Return the longest prefix of wanted frames that are intact and continue each other's chain."""
+        """Return the longest prefix of the lost range whose frames are intact and continue each other's chain."""
         good: list[Frame] = []
         for frame in frames:
-            # The frame before the range may be lost too, so the disk checks the first link itself.
+            # The core does not have the frame before the range, so only the disk can check the chain of the first frame.
             following = not good or chained(frame, good[-1].header_crc)
             if frame.position != self.first + len(good) or frame.position > self.last or not following or not payload_intact(frame):
                 break
@@ -108,8 +110,9 @@ class RangeRepair:
         return tuple(good)
 
     def beat(self) -> None:
-        """Run one heartbeat. Ask the next gateway if the current one is silent. After all gateways have failed, wait and ask all of
-        them again.
+        """Run one heartbeat: ask the next gateway if the current one is silent.
+
+        After all gateways have failed, ask all of them again after a pause.
         """
         if not self.first or self._written_from:
             return
@@ -135,6 +138,6 @@ class RangeRepair:
         if able:
             self._requested_from, self._silent = min(able)[1], 0
             self._send_request(self._requested_from, self.first, self.last)
-        # All sources have failed, so all are asked again after a pause.
+        # A source may be able to read the frames later, so all of them get another request after a pause.
         elif sources:
             self._pause_beats = limits.REPAIR_WAIT_HEARTBEATS

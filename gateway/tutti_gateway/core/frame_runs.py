@@ -1,4 +1,4 @@
-"""Runs of frames between members: splitting runs into messages, and checking payloads."""
+"""Runs of frames between members: splits runs into messages, and checks the payloads of received frames."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from tutti_gateway.core.pending_window import weight
 
 
 def split_runs(frames: Sequence[Frame], bytes_max: int = limits.MESSAGE_BYTES_MAX) -> Iterator[tuple[Frame, ...]]:
-    """Yield the frames as runs that each fit into one message of `bytes_max` bytes, at least one frame each."""
+    """Split the frames into runs that fit into messages of `bytes_max` bytes. Each run has at least one frame."""
     first = size = 0
     for index, frame in enumerate(frames):
         size += weight(frame)
-        # A single frame always makes a run, even if it is larger than `bytes_max`.
+        # A frame that is larger than `bytes_max` must be sent too, so it forms a run by itself.
         if index > first and (size > bytes_max or index - first >= limits.FRAMES_A_MESSAGE_MAX):
             yield tuple(frames[first:index])
             first, size = index, weight(frame)
@@ -24,7 +24,7 @@ def split_runs(frames: Sequence[Frame], bytes_max: int = limits.MESSAGE_BYTES_MA
 
 
 def payload_intact(frame: Frame) -> bool:
-    """True if progress and body match the header. A frame from another member that does not match counts as missing."""
+    """True if the progress and the body of the frame match its header."""
     try:
         check_payload(frame)
     except Damaged:

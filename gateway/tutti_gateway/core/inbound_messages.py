@@ -1,4 +1,4 @@
-"""Entry of messages from other gateways: each message is validated completely, then goes to the handler of its layer."""
+"""Entry of messages from other gateways: each message is validated completely, and then passed to the handler of its layer."""
 
 from __future__ import annotations
 
@@ -11,32 +11,32 @@ from tutti_gateway.core.protocol.message_checks import OF_A_VIEW, far_ahead, mal
 from tutti_gateway.core.protocol.messages import Heartbeat, LaneEnds, LaneTail, Message, Posted
 from tutti_gateway.core.view.peers import Peers
 
-#: Messages that make a statement about the sender's disk: which frames it holds, or votes for.
+#: Messages that report which frames the sender's disk holds, or that vote for frames on that disk.
 OF_A_DISK = frozenset({Posted, LaneEnds, LaneTail})
 
 
 class Inbound:
-    """Single entry of all messages, including those that this member sends to itself.
+    """Validates all messages and passes them on, including those that this member sends to itself.
 
     Args:
-        handlers: a function of (sender, message) for each message type.
+        handlers: the function of (sender, message) that handles each message type.
     """
 
     def __init__(self, context: Context, peers: Peers, handlers: Mapping[type, Callable[[int, Any], None]]) -> None:
         self._context = context
         self._peers = peers
         self._handlers = handlers
-        self._disks: dict[int, bytes] = {}  # disks of the view's members when the view began
+        self._disks: dict[int, bytes] = {}  # member of the view -> its disk when the view began
 
     def view_began(self) -> None:
-        """Note the disks of the members of the view that was just installed."""
+        """Store which disks the members of the new view have, so that messages of replaced disks are dropped."""
         known = self._peers.incarnations(self._context.view_state.others)
         self._disks = {number: incarnation for number, incarnation in known.items() if incarnation}
 
     def on_received(self, event: Received) -> None:
-        """Validate a message of another gateway and pass it on."""
+        """Validate another gateway's message, and drop it or pass it to its layer."""
         sender, message = event.sender, event.message
-        # A gateway with the same log may be in a later roster that has not arrived here.
+        # An unknown gateway with the same log may be in a later roster, which this log does not contain yet.
         if isinstance(message, Heartbeat) and message.log and message.log == self._context.window.log():
             self._peers.admit(sender)
         peer = self._peers.get(sender)
@@ -44,7 +44,7 @@ class Inbound:
             self._context.outbox.drop(message, sender, "the gateway is not known here")
             return
         wrong = malformed(message) or far_ahead(message, self._context.view_state.promised)
-        # A member is identified by its disk. So a message of a view is dropped if it comes from a member's new disk (flush, F18).
+        # A member's new disk lacks the frames and promises of the old one, so its messages do not count in this view (flush, F18).
         if not wrong and type(message) in OF_A_VIEW and self._disks.setdefault(sender, event.incarnation) != event.incarnation:
             wrong = "it has another disk than when this view began"
         if not wrong and type(message) in OF_A_DISK and self._context.window.state.disk_of(sender) not in (b"", event.incarnation):
@@ -52,9 +52,9 @@ class Inbound:
         if wrong:
             self._context.outbox.drop(message, sender, wrong)
             return
-        # Every valid message shows that the gateway is alive.
+        # Any valid message, and not only a heartbeat, shows that the gateway is alive.
         peer.missed, peer.probed, peer.up = 0, -1, True
-        # The reports of the old disk do not apply to the new one.
+        # The last heartbeat describes the log on the old disk, so it must not count for the new one.
         if event.incarnation != peer.incarnation:
             peer.incarnation, peer.beat = event.incarnation, None
         self.on_message(sender, message)

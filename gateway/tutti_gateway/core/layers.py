@@ -1,13 +1,14 @@
-"""The layers of one member, bottom to top. Only this file defines their order, and which layer handles each message
-(protocol/lifecycle).
+"""The layers of one member, from bottom to top: *repair*, *membership*, *flush*, *order*, *atomic* (protocol/lifecycle).
 
-*repair* fetches messages that the network lost. *membership* detects live members, and *flush* installs views. *order* gives each
-frame a position. *atomic* makes positions durable and decides them.
+Only this file defines the order of the layers, and which layer handles each message. *repair* fetches messages that the network
+lost.
+*membership* detects live members, and *flush* installs views. *order* gives each frame a position. *atomic* makes frames durable
+and decides them.
 
-A client's batch enters the forward-table of *order*. Ordered frames go up through *atomic* to the disk. Decided frames go to the
-readers, and back through the layers, which answer the clients.
+A client's batch first enters the forward-table of *order*. When the coordinator has ordered the batch, *atomic* gives it to the
+disk. After the decision, readers get the frames, and the layers answer the clients.
 
-*unordered* (lanes) is not part of that order. Lanes need members that hear each other, but no view. They share the disk, the
+*unordered* (lanes) is not part of this order. A lane needs members that exchange heartbeats, but no view. Lanes share the disk, the
 network and the log's producer table with the other layers.
 """
 
@@ -67,7 +68,7 @@ from tutti_gateway.core.view.peers import Peers
 
 
 class Layers:
-    """The connected layers of one member. Calls that concern several layers pass through this class."""
+    """Connects the layers of one member, and passes on each call that concerns several layers."""
 
     def __init__(self, context: Context) -> None:
         self.context = context
@@ -85,7 +86,7 @@ class Layers:
         self.inbound = Inbound(context, self.peers, self.handlers())
 
     def start(self, event: Started) -> None:
-        """Start all layers with the first event."""
+        """Start all layers with the content of the disk."""
         self.flush.on_started(event)
         self.membership.started()
         self.lanes.start(event.recovered.lanes)
@@ -137,31 +138,31 @@ class Layers:
         elif self.context.view_state.current(message.view) and sender == self.context.view_state.coordinator:
             self.changes.on_deny(message)
 
-    # Called by flush and membership, for the layers above them
+    # Calls of *flush* and *membership* to the layers above them
 
     def restore(self, tail: tuple[Frame, ...]) -> None:
-        """Restore the undecided tail of the log that was found at the start."""
+        """Restore the undecided frames that the disk held at the start."""
         self.context.window.restore(tail)
         self.order.rebuild()
 
     def view_ended(self) -> None:
-        """End the view. From now on only the log on the disk counts."""
+        """End the view, and drop the frames that are not on the disk."""
         end = self.context.window.end
         self.atomic.ended()
         self.order.ended()
-        # Dropped frames may have changed entries of the received-table.
+        # The received-table still contains the effect of the dropped frames.
         if self.context.window.end != end:
             self.order.rebuild()
 
     def truncate(self, to: int) -> None:
-        """Truncate the log after a position."""
+        """Truncate the log after position `to`, in every layer and on the disk."""
         if self.context.window.end > to:
             self.atomic.truncate(to)
             self.order.rebuild()
 
     def append_adopted(self, frames: Sequence[Frame]) -> tuple[int, str]:
-        """Append frames of another member's log. Return how many were appended, and why the next one was not."""
-        # *order* checks each frame first, so that no invalid frame reaches the window or the disk.
+        """Append frames of another member's log. Return the number of appended frames, and why the next one was rejected."""
+        # *order* checks each frame before *atomic* appends it, so that no invalid frame reaches the disk.
         appended, wrong = self.order.append_adopted(frames)
         if appended:
             self.atomic.append_adopted(frames[:appended])
@@ -172,18 +173,18 @@ class Layers:
         self.flush.halt_inconsistent(reason)
 
     def advance_frontier(self, up_to: int) -> None:
-        """Advance the frontier: all frames up to the position are decided elsewhere and durable here."""
+        """Advance the frontier to `up_to`. A view has decided these frames, and they are durable on this member."""
         self.atomic.advance_frontier(up_to)
 
     def log_replaced(self) -> None:
-        """Continue after a snapshot replaced the log. Clients get no separate answer for each frame that the snapshot covers."""
+        """Use the state of the snapshot that replaced the log, and answer waiting clients from that state."""
         state = self.context.window.state
         self.context.outbox.log_replaced(state.position, state.next_offset)
         self.order.log_replaced()
         self.peers.refresh()
 
     def installed(self) -> None:
-        """Begin the installed view in all layers."""
+        """Reset the state of all layers for the installed view."""
         self.inbound.view_began()
         self.order.installed()
         self.repair.installed()
@@ -191,14 +192,14 @@ class Layers:
         self.membership.installed()
 
     def order_frame(self, kind: Kind, body: msgspec.Struct) -> Frame:
-        """Order a frame of the coordinator, and return it."""
+        """Order a frame that the coordinator itself creates, and return the frame."""
         return self.order.sequencer.order_frame(kind, body)
 
     def _order_roster(self, body: RosterBody, origin: int) -> None:
         self.order.sequencer.order_frame(Kind.ROSTER, body, origin=origin)
 
     def view_opened(self, view_position: int) -> None:
-        """Note that the VIEW frame was ordered at the position."""
+        """Store the position at which the VIEW frame was ordered."""
         self.atomic.view_opened(view_position)
 
     def primary(self) -> None:
@@ -207,19 +208,19 @@ class Layers:
         self.changes.primary()
 
     def leads(self, sender: int) -> bool:
-        """True if this member hears no coordinator but `sender`."""
+        """True if this member receives heartbeats of no other coordinator than `sender`."""
         return self.membership.leads(sender)
 
     def attempt_failed(self, stalled: Sequence[int], unresolved: bool) -> None:
-        """Report that the attempt at the proposed view failed."""
+        """Report that the proposed view was not formed, so that other gateways may propose one."""
         self.membership.campaign_failed(stalled, unresolved)
 
     def log_end_reported(self, member: int, end: int) -> None:
-        """Note that the log of a member of the view reaches the position."""
+        """Report that a member's log reaches `end`, so that lost frames up to there are detected."""
         self.repair.log_end_reported(member, end)
 
     def send_decisions(self) -> None:
-        """Send the decision to all members."""
+        """Send the last decision to the members that have not received it yet."""
         self.atomic.decisions.send_pending()
 
     @property
@@ -229,36 +230,35 @@ class Layers:
 
     @property
     def lane_quiet(self) -> bool:
-        """True if this gateway's lane has no undecided frames. A lane needs no view."""
+        """True if this gateway's lane has no undecided batches."""
         return self.lanes.quiet
 
     @property
     def idle(self) -> bool:
-        """True if nothing is in progress."""
+        """True if no client waits, no frame is undecided, and no write is in progress."""
         return self.quiet and self.atomic.quiet
 
-    # Called by atomic
+    # Calls of *atomic* to the other layers
 
     def decided(self, run: tuple[Frame, ...], offsets: tuple[int, ...], void: frozenset[int]) -> None:
-        """Handle a decided run in all layers: the frontier has passed it."""
+        """Answer clients and update all layers, because the frontier has passed the run."""
         self.order.decided(run, offsets, void)
         self.flush.decided(run)
         self.changes.decided(run)
         self.order.receiver.decided()
 
     def abort(self, frame: Frame, body: AbortBody) -> None:
-        """Order an ABORT of the frame."""
+        """Order an ABORT that voids the batch."""
         self.order.sequencer.abort(frame, body)
 
     def space_freed(self) -> None:
-        """Order waiting batches: the window or the disk may have space again."""
+        """Order waiting batches, because the window or the disk may have space again."""
         self.order.sequencer.space_freed()
 
     def full(self, low: Mapping[int, str]) -> None:
-        """Suspect members whose disks were full for the atomic period, if the other members form a majority. `low` maps members to
-        reasons.
+        """Suspect members whose disks were full for the atomic period, if the other members form a majority.
 
-        Without such a majority, the group accepts no batches until a disk has free space again.
+        Without such a majority, the group accepts no batches until a disk has free space again. `low` maps members to reasons.
         """
         others = [member for member in self.context.view_state.members if member not in low]
         if self.peers.rosters.majority(self.peers.incarnations(others)):
@@ -271,10 +271,10 @@ class Layers:
         return self.atomic.own_low
 
     def suspect(self, member: int, reason: str) -> None:
-        """Suspect a member that blocks the group."""
+        """Suspect a member that blocks the group, so that the next view excludes it."""
         self.membership.suspect(member, reason)
 
-    # Called by the stack
+    # Calls of the stack
 
     def on_session_closed(self, event: SessionClosed) -> None:
         """Delete the state of a client session that has ended."""
@@ -284,18 +284,18 @@ class Layers:
         self.force.session_closed(event.session)
 
     def on_log_read(self, event: LogRead) -> None:
-        """Handle frames that the disk read from the log."""
+        """Send the frames that the disk read to the member that requested them."""
         if not self.repair.on_log_read(event):
             self.flush.server.on_log_read(event)
 
     def on_persisted(self, event: Persisted) -> None:
-        """Handle the completion of all writes up to the token."""
+        """Handle the completion of all writes up to the token: vote for durable frames, and continue a view change."""
         self.atomic.persisted(event.token)
         self.flush.on_persisted(event)
 
     def on_space(self, event: SpaceChanged) -> None:
-        """Note that the disk runs low, or has free space again."""
-        # An empty reason would mean that the disk has free space.
+        """Pass the reason why the disk is low to all layers; empty if it has free space again."""
+        # An empty reason means free space, so a low disk without a reason gets a default text.
         low = (event.reason[: limits.SPACE_CHARACTERS_MAX] or "the disk runs low") if event.low else ""
         self.order.low = low
         self.atomic.set_low(low)
@@ -303,17 +303,17 @@ class Layers:
 
     def _on_heartbeat(self, sender: int, beat: Heartbeat) -> None:
         self.membership.on_heartbeat(sender, beat)
-        self.clocks.wall_us()  # the sender's clock must be read before its heartbeat has any other effect
+        self.clocks.wall_us()  # the heartbeat contains a new reading of the sender's clock
 
     def on_trim_proposed(self, event: TrimProposed) -> None:
-        """Order a TRIM that retention proposes."""
+        """Order a TRIM that retention proposes, up to the position that all voters hold or that is forced."""
         self.order.housekeeping.trim(event.places, max(self.peers.replicated_position(), event.forced))
 
     def end_of_step(self) -> None:
-        """Send and write everything that the step ordered, as one batch."""
+        """Send and write all frames that the step ordered, as one batch."""
         if self.read_index.waiting:
             self.read_index.check()
-        # An ORDER goes to every member anyway, so the pending decision can follow it at no cost (atomic, A5).
+        # Every member gets an ORDER now, so a pending CONFIRM that follows at once costs little (atomic, A5).
         if self.order.end_of_step():
             self.atomic.decisions.send_pending()
         self.repair.end_of_step()
@@ -322,7 +322,7 @@ class Layers:
         self.flush.end_of_step()
 
     def beat(self) -> None:
-        """Run one heartbeat in all layers."""
+        """Run one heartbeat in all layers, and read the clocks."""
         self.membership.beat()
         self.flush.beat()
         self.order.beat()
@@ -333,9 +333,9 @@ class Layers:
 
     @property
     def beating(self) -> bool:
-        """True if heartbeats are needed.
+        """True if heartbeats are needed. Only a group of one that is idle and has a view needs none.
 
-        A group of one needs them after its view has failed, because a heartbeat proposes the next view.
+        A group of one without a view needs them, because a heartbeat proposes the next view.
         """
         viewless = not self.context.view_state.view and not self.flush.attempt
         wanted = self.atomic.beating or self.changes.beating or self.read_index.waiting

@@ -1,4 +1,6 @@
-"""Relations between limits, asserted in every process that uses one of them: `tutti_gateway.core` imports this module."""
+"""Relations between limits. They are asserted in every process that uses a limit, because `tutti_gateway.core` imports this
+module.
+"""
 
 from __future__ import annotations
 

@@ -1,204 +1,201 @@
-"""Limits of the gateway (protocol/lifecycle, L6). `limit_relations.py` asserts the relations between them. The limits of the
-library are in `tutti.limits`.
+"""Limits of the gateway (protocol/lifecycle, L6). `limit_relations.py` asserts the relations between these limits.
 
-Above a limit, the sender gets back-pressure or a clear refusal. No record is lost silently, and memory is bounded. The last part of
-a name is the unit.
+`tutti.limits` has the limits of the client library. Above a limit, the sender gets back-pressure or a clear refusal, so that memory
+is bounded and no record is lost silently. The last part of a limit's name is its unit.
 """
 
 from __future__ import annotations
 
 from tutti.limits import BODY_BYTES_MAX, DISK_LOW_BYTES, FRAMES_A_MESSAGE_MAX, KIB, MIB, RAW_BYTES_MAX, UNDECIDED_FRAMES_MAX
 
-# Frames and batches.
+# Frames and batches
 # Constants of a file format are defined with the format, because `tutti.data` must not import this package.
 # FRAME_BYTES_MAX is a body plus 1 KiB for the header and the progress (PROGRESS_BYTES_MAX in frame.py: 256).
-# NAME_BYTES_MAX (names.py, 249) determines PRODUCER_BYTES, TOPIC_BYTES, and the size of a frame other than a batch (about
-# 1 KiB).
-FETCH_BYTES = 1 * MIB  # bytes of frames in one answer to Fetch; a larger single frame is allowed
-SNAPSHOT_BYTES_MAX = (
-    256 * MIB
-)  # largest snapshot that is sent to another gateway, bytes; it is sent in parts of at most FETCH_BYTES
+# NAME_BYTES_MAX (names.py, 249) determines PRODUCER_BYTES, TOPIC_BYTES, and the size of a frame other than a batch (1 KiB).
+FETCH_BYTES = 1 * MIB  # bytes of frames in one answer to Fetch; a single larger frame is allowed
+# largest snapshot that is sent to another gateway, in chunks of at most FETCH_BYTES
+SNAPSHOT_BYTES_MAX = 256 * MIB
 EPOCH_MAX = 2**32 - 1  # largest epoch: the field of a frame has 32 bits
 
 # Client port
 SESSIONS_MAX = 4096
 SESSIONS_CONFIG_MAX = 16_384  # largest SESSIONS_MAX that a configuration may set
-UNDECIDED_BYTES_CONFIG_MIN = 4 * MIB  # smallest UNDECIDED_BYTES_MAX in a configuration; a connection's window is not larger
-UNDECIDED_BYTES_MAX = 64 * MIB  # bytes ordered or forwarded but not decided; above this limit the client port is not read
+UNDECIDED_BYTES_CONFIG_MIN = 4 * MIB  # smallest UNDECIDED_BYTES_MAX in a configuration: at most a connection's window
+UNDECIDED_BYTES_MAX = 64 * MIB  # bytes of undecided batches; above this limit, the gateway stops reading from clients
 UNDECIDED_BYTES_CONFIG_MAX = 512 * MIB  # largest UNDECIDED_BYTES_MAX that a configuration may set
 BATCH_UNDECIDED_FRAMES_MAX = 28_672  # the coordinator orders a batch only while fewer frames are undecided
 REQUEST_UNDECIDED_FRAMES_MAX = 32_768  # the coordinator orders requests and ticks only while fewer frames are undecided
 REQUESTS_A_SESSION_MAX = 1024
 
 # Between gateways
-JOINED_BODY_BYTES_MAX = 8 * KIB  # a larger body travels as its own message part, without a copy
+JOINED_BODY_BYTES_MAX = 8 * KIB  # larger bodies are sent as separate message parts, which avoids a copy
 MESH_HIGH_WATER_MARK = 4096  # messages queued for one connection; above this limit messages are dropped, and repair fetches them
-# bytes of messages in mesh queues; all connections share large bodies without a copy
+# bytes of messages in the queues of all connections, which share one copy of a large body
 MESH_QUEUE_BYTES_MAX = 256 * MIB
 # bytes of incomplete messages on all connections; above this limit the largest sender is disconnected
 MESH_ASSEMBLY_BYTES_MAX = 256 * MIB
-MESH_CONNECTIONS_MAX = 512  # accepted connections, introduced or not; a further one replaces a connection that has sent nothing
-MESH_DRAIN_MESSAGES_MAX, MESH_DRAIN_BYTES_MAX = 256, 8 * MIB  # messages read before the actions of the stack are carried out
+MESH_CONNECTIONS_MAX = 512  # accepted connections; a further one replaces a connection that has sent nothing
+MESH_DRAIN_MESSAGES_MAX, MESH_DRAIN_BYTES_MAX = 256, 8 * MIB  # messages read before the actions of the stack are executed
 MESH_RECONNECT_MS_MIN, MESH_RECONNECT_MS_MAX, MESH_CONNECT_MS_MAX = 20, 500, 1_000
-MESH_RENEW_US = 3_000_000  # age of a broken connection after which the gateway creates a new one
+MESH_RENEW_US = 3_000_000  # time after which the gateway replaces a connection that stays broken
 MESH_BEAT_MS = 1_000  # interval of keepalive probes on an idle connection; the kernel counts whole seconds
 MESH_BEATS_SILENT_MAX = 3  # unanswered probes after which a connection counts as broken and is replaced
-MESH_INTRODUCED_MAX = 256  # introduced connections; a further one replaces the connection that has been silent for the longest time
+MESH_INTRODUCED_MAX = 256  # connections of gateways that have sent their name; a further one replaces the longest silent one
 REFUSAL_BYTES_MAX = 4 * KIB  # length of the reason why a gateway is rejected
-# Bytes of answers queued on all accepted connections. A connection above this limit is not read.
+# bytes of answers queued on all accepted connections; a connection with more answers than this is not read
 MESH_ANSWERS_BYTES_MAX = 16 * MIB
-REFUSALS_A_CHECK_MAX = 64  # refusals of one gateway that are reported at once; further ones wait for the next second
-GUEST_SILENT_US = 60_000_000  # silence after which a gateway that is in no configuration is disconnected
-DUPLICATE_SILENT_US = 2_000_000  # silence of a process before a second process with the same name is accepted
+REFUSALS_A_CHECK_MAX = 64  # refusals of another gateway that are read and reported at once; the next ones wait for a second
+GUEST_SILENT_US = 60_000_000  # silence after which a gateway that no configuration names is disconnected
+DUPLICATE_SILENT_US = 2_000_000  # silence of a gateway's process before a second process with the same name is accepted
 CONNECTION_PROBLEMS_MAX = 256  # different connection problems that are stored, so that each is logged once
-MESH_EVENTS_A_TURN_MAX = 64  # connections that are served before messages are read again: a handshake with keys takes 0.2 ms
-MULTICAST_DATAGRAM_BYTES = 1400  # fits into an Ethernet frame with the header of a tunnel
+MESH_EVENTS_A_TURN_MAX = 64  # new connections that are served before messages are read again; a handshake takes 0.2 ms
+MULTICAST_DATAGRAM_BYTES = 1400  # a datagram fits into an Ethernet frame, even with the header of a tunnel
 MULTICAST_DATAGRAM_BYTES_MIN, MULTICAST_DATAGRAM_BYTES_MAX = 512, 65_507
 MULTICAST_BYTES_A_SECOND = 100 * MIB
-# bytes sent at once; an eighth of the usual kernel buffer
+# bytes sent without a pause: an eighth of the usual kernel buffer
 MULTICAST_BURST_BYTES_MIN, MULTICAST_BURST_BYTES_MAX = 64 * KIB, 1 * MIB
-MULTICAST_RUN_BYTES = 256 * KIB  # size of the frames in one message, at least one frame; one lost fragment loses all of them
+MULTICAST_RUN_BYTES = 256 * KIB  # size of the frames in one message; small, because one lost datagram loses the whole message
 MULTICAST_PAYLOAD_BYTES_MAX = 1 * MIB  # a larger message is sent over the mesh
 MULTICAST_QUEUE_BYTES_MAX = 32 * MIB  # datagrams that wait for their send time; above this limit messages are sent over the mesh
-MULTICAST_RECEIVE_BYTES, MULTICAST_SEND_BYTES = 8 * MIB, 2 * MIB  # kernel buffers for datagrams not yet read, and not yet sent
-MULTICAST_DATAGRAMS_A_TURN_MAX = 4096  # single datagrams, or runs that the kernel has joined
-MULTICAST_WINDOW = 4096  # messages of one sender that may arrive in any order
-MULTICAST_ASSEMBLY_MESSAGES_MAX = 256  # messages of one sender that wait for fragments
+MULTICAST_RECEIVE_BYTES, MULTICAST_SEND_BYTES = 8 * MIB, 2 * MIB  # size of the kernel's receive buffer and send buffer
+MULTICAST_DATAGRAMS_A_TURN_MAX = 4096  # datagrams, or runs of datagrams that the kernel has joined, that are read in one turn
+MULTICAST_WINDOW = 4096  # messages of one sender that the receiver accepts out of order
+MULTICAST_ASSEMBLY_MESSAGES_MAX = 256  # incomplete messages of one sender that wait for their missing fragments
 MULTICAST_ASSEMBLY_BYTES_MAX, MULTICAST_ASSEMBLY_US_MAX = 16 * MIB, 1_000_000
-MULTICAST_BEACON_US = 200_000  # interval of beacons, which name the gateways that the sender hears
-MULTICAST_SILENT_US = 1_000_000  # silence after which a gateway gets everything over the mesh
-MULTICAST_CHECK_US = 20_000  # shortest interval between checks of which gateways the mesh has authenticated
+MULTICAST_BEACON_US = 200_000  # interval of beacons, which name the gateways whose multicast the sender receives
+MULTICAST_SILENT_US = 1_000_000  # silence after which a gateway gets all messages over the mesh
+MULTICAST_CHECK_US = 20_000  # shortest interval between checks which gateways the mesh has authenticated
 MULTICAST_RETRY_US = 1_000  # wait before a datagram is sent again after the kernel buffer was full
-MULTICAST_TRY_US = 5_000_000  # time after which a gateway is logged if it is connected but its multicast never arrives
+MULTICAST_TRY_US = 5_000_000  # time after which the log names a connected gateway whose multicast has never arrived
 
 # Tables
 PRODUCERS_MAX = 10_000
 PRODUCERS_CONFIG_MAX = 200_000  # largest PRODUCERS_MAX that a configuration may set
 TOPICS_CONFIG_MAX = 200_000  # largest number of topics that a configuration may set
 READERS_MAX = 10_000
-EPOCHS_AHEAD_MAX = 2  # epochs above the current one: a client that a FORGET fences gets floor + 1, and tries the epoch above that
+EPOCHS_AHEAD_MAX = 2  # how far a requested epoch may be above the current one: a client fenced by a FORGET needs floor + 2
 WAITING_EPOCHS_MAX = 1024  # EPOCH requests that wait for earlier frames of the same producer
 
 # Core: forward-table and hold-back
-# bytes of batches that wait at the origin for space in the undecided window; above this limit: refused with `retry`
+# bytes of batches that wait at the origin for space in the undecided window; further ones are refused with `retry`
 FORWARDED_MORE_BYTES_MAX = 64 * MIB
 FORWARDED_FRAMES_MAX = 131_072
 REQUESTS_MAX = 16_384  # epoch, topic and offset requests that wait for the log at one gateway
 BUFFERED_FRAMES_MAX = 65_536  # frames that a member buffers until earlier positions arrive
-BUFFERED_MORE_BYTES_MAX = 64 * MIB  # bytes of buffered frames beyond the undecided limit: the last batch, and frames of other kinds
+BUFFERED_MORE_BYTES_MAX = 64 * MIB  # bytes that a member buffers beyond the limit for undecided batches
 
 # Time, microseconds
 HEARTBEAT_US = 200_000
-CONFIRM_LATE_US = 2_000  # delay until members without a batch in a run get its decision, if nothing is ordered meanwhile
+CONFIRM_LATE_US = 2_000  # longest delay of a CONFIRM to a member whose clients do not wait for the decision
 ATOMIC_PERIOD_HEARTBEATS = 10
 CLOCK_LEAP_US = 60_000_000  # a larger forward leap of the clock is ignored if no other clock is available
-CLOCK_LEAP_LASTS_US = 600_000_000  # a forward leap that lasts this long is believed
-# after a larger step back the earlier time counts as wrong; after a smaller one the time stands still until the clock has caught up
+CLOCK_LEAP_LASTS_US = 600_000_000  # time after which a forward leap that lasts counts as the right time
+# after a larger step back, the time before the step counts as wrong; after a smaller one, the time waits until the clock catches up
 CLOCK_BACK_US_MAX = 60_000_000
 CLOCK_APART_US = 10_000_000  # difference from the group's clock above which a gateway logs a warning
-TIMER_NEAR_US = 2_000  # a timer that is due this soon but no longer needed is moved, which saves an empty step
+TIMER_NEAR_US = 2_000  # a timer that is due within this time but no longer needed is postponed, which saves an empty step
 DROPPED_LOG_INTERVAL_US = 10_000_000  # interval between log lines about dropped messages of one kind and sender
-DROPPED_KINDS_MAX = 4096  # pairs of kind and sender that are counted separately
-VIEW_RUNS_MAX = 256  # runs of frames of one view that a member stores, to find where two logs differ
+DROPPED_KINDS_MAX = 4096  # pairs of message kind and sender for which dropped messages are counted separately
+VIEW_RUNS_MAX = 256  # runs of frames of one view that a member remembers, to find where two logs differ
 BOOT_HEARTBEATS = 5  # missed heartbeats after which a peer is suspected; more if round trips are long
 BOOT_HEARTBEATS_MAX = 60  # missed heartbeats after which a peer is suspected even if round trips are very long
-ROUND_TRIP_US_MAX = 5_000_000  # a longer measured round trip means that a process or the network was paused, so it is ignored
-ROUND_TRIP_STEP_US = 500_000  # largest increase of the round-trip estimate by one measurement
+ROUND_TRIP_US_MAX = 5_000_000  # a longer measured round trip is ignored, because a process or the network was probably paused
+ROUND_TRIP_STEP_US = 500_000  # a measured round trip counts at most as twice the estimate plus this time
 DISTANCE_US_MIN = 2_000  # smallest one-way distance: the time of a step, a timer and a local network
 VERIFY_HEARTBEATS = 1  # heartbeats in which a suspect must answer a probe, plus its round trip
-BATCH_HEARTBEATS = 1  # joins, leaves and boots within this time share one view
+BATCH_HEARTBEATS = 1  # heartbeats within which joins, leaves and boots share one view
 REJOIN_HEARTBEATS = 5  # heartbeats before a booted gateway may return; doubled with each boot, up to the next limit
 REJOIN_HEARTBEATS_MAX = 300
 REJOIN_BOOTS_MAX = 16  # boots of one gateway above which its wait no longer doubles
-REJOIN_FORGIVEN_FACTOR = 10  # a gateway that has stayed for its wait times this factor counts as never booted
-CANDIDATE_HEARTBEATS = 2  # additional heartbeats that each rank of the succession list waits before it proposes
-RETRY_HEARTBEATS_MAX = 8  # random wait before a failed candidate tries again
-READY_HEARTBEATS = 5  # heartbeats for which a learner still counts as caught up
-LEFT_HEARTBEATS = 10  # heartbeats that a leaving gateway waits for a view without it
-LEAVE_HEARTBEATS = 50  # heartbeats that an orderly leave waits for the other gateways
-HEARTBEATS_A_TURN = 16  # peers to which a member of a large group sends a heartbeat each time, in addition to its coordinator
+REJOIN_FORGIVEN_FACTOR = 10  # multiple of its last wait after which the boots of a gateway no longer count
+CANDIDATE_HEARTBEATS = 2  # heartbeats that each rank of the succession list waits longer than the rank before
+RETRY_HEARTBEATS_MAX = 8  # longest random wait before a failed candidate tries again, without long round trips
+READY_HEARTBEATS = 5  # heartbeats for which a learner that had caught up still counts as caught up
+LEFT_HEARTBEATS = 10  # heartbeats that a gateway that stops waits for a view without it
+LEAVE_HEARTBEATS = 50  # heartbeats after which an orderly stop ends even with work in progress
+HEARTBEATS_A_TURN = 16  # peers to which a member of a large group sends each heartbeat, in addition to its coordinator
 CANDIDATE_LAG_FRAMES = 8192  # a candidate that lags by more frames proposes after all others
 ROSTER_CHANGES_MAX = 16  # roster changes that wait at one gateway
 ROSTER_WAIT_HEARTBEATS = 300
-FORCE_HEARTBEATS = 50  # heartbeats without a majority before a roster may be forced
+FORCE_HEARTBEATS = 50  # heartbeats without a majority before an operator may force a roster
 WINDOW_MORE_FRAMES = 2 * FRAMES_A_MESSAGE_MAX  # undecided frames that a learner holds beyond the coordinator's limit
 VIEW_RESERVE_FRAMES = 64  # undecided frames beyond the learner's limit: a forced ROSTER, and VIEWs of views that ended early
-MARK_FRAMES = 64  # synced frames after which the next write carries a mark
-# Frames after a watermark include those that were decided since the previous mark.
+MARK_FRAMES = 64  # synced frames after which the next write contains a mark
+# The frames after the last watermark on the disk may include decided ones, so twice the window must fit.
 TAIL_FRAMES_MAX = 2 * (UNDECIDED_FRAMES_MAX + WINDOW_MORE_FRAMES + VIEW_RESERVE_FRAMES) + MARK_FRAMES
 PAUSE_HEARTBEATS = 15  # heartbeats for which client messages are kept while no view decides; after that they are refused
-REPAIR_WAIT_HEARTBEATS = 25  # heartbeats until all gateways are asked again for frames that none of them sent
-LOW_HEARTBEATS = 3  # heartbeats for which a member's report of a low disk counts; each heartbeat repeats it
-READ_INDEX_HEARTBEATS = 10  # heartbeats that a read-index request waits for a majority, plus two round trips
-RESEND_HEARTBEATS = 3  # heartbeats after which an origin sends unanswered batches again
+REPAIR_WAIT_HEARTBEATS = 25  # pause before all gateways get another request for lost frames that none of them sent
+LOW_HEARTBEATS = 3  # heartbeats after which a member's report of a low disk expires, unless the member repeats it
+READ_INDEX_HEARTBEATS = 10  # heartbeats, in addition to two round trips, that a read-index request waits for a majority
+RESEND_HEARTBEATS = 3  # heartbeats after which an unanswered batch or request is sent again
 IDLE_PRODUCER_CHECK_US = 60_000_000  # interval of the search for idle producers without a name
 STAGED_IDLE_FACTOR = 24  # factor of the idle time for producers with staged batches, because a micro-batch may take a long time
-MARK_IDLE_US = 10_000  # idle time after which a mark records the synced position
+MARK_IDLE_US = 10_000  # idle time after which the disk writes a mark with the synced position
 MARK_LATE_US = 3_000  # time that a mark waits for later syncs while frames are written
 INDEX_LATE_US = 5_000  # time that index rows of decided frames wait for more rows while frames are written
-INDEX_FRAMES = 64  # index rows that are written without a further wait
-IDENTITY_FRESH_US = 1_000_000  # a restored copy of a running gateway's files is detected if it is this much older
-IDENTITY_FRESH_BUSY_US = 10_000_000  # age at which a restored copy is detected if the disk is never idle (five syncs a second)
-IDENTITY_IDLE_US = 200_000  # time without a sync after which the identity file is written; earlier it would delay the next write
+INDEX_FRAMES = 64  # number of waiting index rows that are written without further delay
+IDENTITY_FRESH_US = 1_000_000  # smallest age at which a restored copy of a running gateway's files is detected
+IDENTITY_FRESH_BUSY_US = 10_000_000  # the same age for a disk that is never idle (five syncs a second)
+IDENTITY_IDLE_US = 200_000  # time without a sync before the identity file is written, so that this write delays no other
 
-# Field limits of a message from another gateway. Gateway numbers are u16 in frames; positions and view ids are i64 in columns.
+# Field limits of a message from another gateway: gateway numbers are u16 in frames, positions and view ids are i64 in columns.
 GATEWAY_MAX = 0xFFFF
 ID_BYTES = 16  # size of a uuid: logs, incarnations of disks, instances of producers
 PORT_MAX = 65_535
 ADDRESS_CHARACTERS_MAX = 512  # HOST:PORT; a host name has at most 253 characters
 POSITION_MAX = 2**63 - 1
 VIEW_MAX = 2**63 - 1
-VIEWS_AHEAD_MAX = 2**32  # highest accepted lead of a view counter over the promised one: 27 years at five views a second
-FETCHED_FRAMES_MAX = FETCH_BYTES // 96 + 1  # frames in one answer to Fetch if all of them have empty bodies
+VIEWS_AHEAD_MAX = 2**32  # how far the view counter in a message may be above the promised one: 27 years at five views a second
+FETCHED_FRAMES_MAX = FETCH_BYTES // 96 + 1  # frames in one answer to Fetch, reached if all of them have empty bodies
 CODE_CHARACTERS_MAX = 64
-REASON_CHARACTERS_MAX = 64 * KIB  # enough for a reason that names all gateways of a roster
-SPACE_CHARACTERS_MAX = 1000  # reason of a low disk; votes and ABORT frames carry it
+REASON_CHARACTERS_MAX = 64 * KIB  # a reason may name all gateways of a roster
+SPACE_CHARACTERS_MAX = 1000  # length of the reason of a low disk, which votes and ABORT frames contain
 
-# Repair. Times are in distances: one way, to the median member.
-REPAIR_DISTANCE_US_MAX = HEARTBEAT_US  # a longer distance counts as this one
-REPAIR_ASK_AFTER = 1  # C1: distances to wait before a member asks for missing frames
+# Repair; a distance is the one-way delay to the median member
+REPAIR_DISTANCE_US_MAX = HEARTBEAT_US  # larger distances count as this one
+REPAIR_ASK_AFTER = 1  # C1: fixed part of the wait before a request, in distances
 REPAIR_ASK_SPREAD = 1  # C2: random part of that wait in distances, times log2 of the number of members that may miss the frames too
-REPAIR_ANSWER_SPREAD = 1  # D2: random wait before an answer, in distances, over the members that may have the frames
-# distances from a request to the next round: enough for the repair, with a reserve; also the hold-down time
+REPAIR_ANSWER_SPREAD = 1  # D2: random wait before a repair in distances, times log2 of the number of members that may send one
+# distances from a request to the next round, which leaves time for the repair and a reserve; also the hold-down time
 REPAIR_ROUND_DISTANCES = 3
-REPAIR_BACKOFF_MAX = 3  # doublings of the wait
-REPAIR_LATE_HEARTBEATS = 2  # heartbeats before the log is read for a requested position that is decided
+REPAIR_BACKOFF_MAX = 3  # number of times that the wait before a request is doubled at most
+REPAIR_LATE_HEARTBEATS = 2  # heartbeats before the log is read for a requested position that is already decided
 REPAIR_RANGES_MAX = 64  # ranges in one request, lowest first
-REPAIR_RANGES_KEPT_MAX = 1024  # ranges that a member stores of each kind: missing, requested, held down
+REPAIR_RANGES_KEPT_MAX = 1024  # ranges that a member stores of each kind: missing, requested, or under repair
 REPAIR_MESSAGE_BYTES = 1 * MIB  # size of one repair, at least one frame
 # a repair up to this size goes to all members and needs no claim, because a claim costs as many messages
 REPAIR_TO_ALL_BYTES = 4 * KIB
-REPAIR_READS_MAX = 4  # concurrent reads of the log
+REPAIR_READS_MAX = 4  # concurrent reads of the log for repairs
 REPAIR_ASKS_A_SECOND, REPAIR_ASKS_BURST = 256, 64  # requests that one member sends to all
 REPAIR_BYTES_A_SECOND, REPAIR_BYTES_BURST = 64 * MIB, 64 * MIB  # repair bytes that one member sends
 
 # Lanes of unordered sends
-LANES_MAX = 1024  # lanes in the whole life of a log: one for each disk of an origin
-LANE_FRAMES_MAX = 8192  # frames of one origin that are undecided or wait; above this limit: refused with `retry`
-LANE_BYTES_MAX = 4 * MIB  # bytes of one origin's undecided and waiting frames, not counting the last batch
-LANE_ENDS_HEARTBEATS = 5  # interval of reports of the decided end of each lane
-LANE_WAIT_HEARTBEATS = 11  # heartbeats that an attempt waits for such reports of its members
-LANE_LAG_FRAMES_MAX = 32_768  # frames that a member of an attempt may lack
+LANES_MAX = 1024  # lanes that one member stores: one for each disk that an origin has ever had
+LANE_FRAMES_MAX = 8192  # undecided batches of one origin; further ones are refused with `retry`
+LANE_BYTES_MAX = 4 * MIB  # bytes of one origin's undecided batches; the last batch may exceed this limit
+LANE_ENDS_HEARTBEATS = 5  # heartbeats between two reports of the decided end of each lane
+LANE_WAIT_HEARTBEATS = 11  # heartbeats that a new attempt waits for these reports of its members
+LANE_LAG_FRAMES_MAX = 32_768  # frames that a gateway may lack when it joins an attempt
 LANE_REPEAT_HEARTBEATS = 3  # heartbeats for which an origin repeats its last decision
 LANE_READS_MAX = 64  # concurrent reads of lane logs for other gateways
 LANES_READ_MAX = 64  # lanes whose log readers stay open
 LANES_OPEN_MAX = 96  # lanes that stay open for writing; each takes about six file descriptors
-LANES_QUARANTINED_MAX = 4  # quarantined copies of whole lanes, not counting those of the last start
+LANES_QUARANTINED_MAX = 4  # newest quarantined lanes that are kept; a start never removes the ones that it has quarantined itself
 
 # Log
 SEGMENT_BYTES_MIN = 32 * MIB
 LANE_SEGMENT_BYTES = 32 * MIB
-# size of a lane's first segment; each later segment is twice as large. Small, because there may be many lanes
+# size of a lane's first segment, small because there may be many lanes; each later segment is twice as large
 LANE_SEGMENT_BYTES_FIRST = MIB
 FRAME_BYTES_MAX = BODY_BYTES_MAX + KIB
-# frames that one scrub step checks (at most FETCH_BYTES), and in which it searches for the end of a corrupt range
+# frames that one scrub step checks, up to FETCH_BYTES; the search for the end of a corrupt range uses the same number
 SCRUB_FRAMES = 256
 SCRUB_WAIT_US = 250_000  # pause between two scrub steps: at most 4 MiB a second from an idle disk
 SCRUB_PAUSE_US = 3_600_000_000  # pause between two scrub rounds
-SUSPECT_POSITIONS_MAX = 64  # positions that failed a read and wait for a check
-SEGMENTS_QUARANTINED_MAX = 8  # copies of segments from before a repair
+SUSPECT_POSITIONS_MAX = 64  # positions that could not be read and wait for a check by the scrubber
+SEGMENTS_QUARANTINED_MAX = 8  # copies of corrupt segments that a repair keeps
 RETENTION_CHECK_US = 1_000_000  # interval of retention checks
-RETENTION_LAG_FACTOR = 2  # above this multiple of the retained size, retention trims even frames that a voter does not hold yet
+RETENTION_LAG_FACTOR = 2  # above this multiple of the configured size, retention trims even frames that a voter does not hold yet
 RETENTION_READERS_MAX = 16  # named readers that retention waits for
 TRIM_STARTS_MAX = 64  # segments that one trim proposal names
 
@@ -206,12 +203,12 @@ TRIM_STARTS_MAX = 64  # segments that one trim proposal names
 STREAMS_MAX = 64
 FOLLOWERS_MAX = 256
 READ_INDEX_US_MAX = 2_000_000  # time that the reads process waits for its gateway to confirm the frontier
-TICKETS_BYTES_MAX = 64 * MIB  # bytes of all tickets of one answer; each ticket repeats the names
+TICKETS_BYTES_MAX = 64 * MIB  # bytes of all tickets in one answer, each of which repeats the requested topic names
 TOPICS_A_READ_MAX = TOPICS_CONFIG_MAX
 TICKS_AN_ANSWER_MAX = 100_000
 LOG_NAME_CHARACTERS_MAX = 64  # the uuid of a log has 32 hex characters
-READ_BATCHES_A_STREAM = 3  # batches of one stream: one in gRPC, one ready for gRPC, one in preparation
-# memory of joined batches in streams that their clients do not read; above this limit batches are smaller
+READ_BATCHES_A_STREAM = 3  # batches of one stream in memory: one in gRPC, one ready for gRPC, one in preparation
+# memory of batches in streams whose clients do not read; above this limit, streams send smaller batches
 READ_BUFFERS_BYTES = 128 * MIB
 READ_MAKING_BYTES = 2 * RAW_BYTES_MAX  # memory for one batch in preparation: a decompressed frame and its columns
 READ_HELD_BYTES_MAX = 640 * MIB  # memory of all batches, compressed or not; above this limit no further batch is prepared
@@ -222,74 +219,74 @@ BUSY_WAIT_US_MAX = 5_000_000  # wait for a free stream; the number of waiting re
 FOLLOW_BEAT_US = 1_000_000  # longest interval between messages to a follower
 FOLLOW_GAP_US = 2_000  # shortest interval between messages to a follower; commits within it share a message
 WATCH_POLL_US = 500_000  # interval of checks of the frontier if no notification arrives, and of checks for closed calls
-STATUS_FRESH_US = 250_000  # time for which the gateway's answer is reused
+STATUS_FRESH_US = 250_000  # time for which the reads process reuses the gateway's status
 STATUS_WAIT_US_MAX = 1_000_000
-LOCATIONS_FRESH_US = 10_000_000  # time for which the read addresses of other gateways are reused
-STATUS_BYTES_MAX = 192 * KIB  # size of the status on its socket; a socket accepts little more at once
-# a longer status is compressed: with the most lanes and gateways it exceeds the limit of the socket
+LOCATIONS_FRESH_US = 10_000_000  # time for which the reads process reuses the read addresses of other gateways
+STATUS_BYTES_MAX = 192 * KIB  # size of a status document: its socket accepts little more in one message
+# a larger status document is compressed, because with many lanes and gateways it would not fit into one message
 STATUS_PLAIN_BYTES_MAX = 32 * KIB
 ERROR_TEXT_BYTES_MAX = 1000  # length of an error message on the wire
-METRIC_SERIES_MAX = 1000  # series of one metric that has a series for each topic or reader
-HTTP_CONNECTIONS_MAX = 128  # a further connection closes the one that has been idle for the longest time
+METRIC_SERIES_MAX = 1000  # time series of one metric, if the metric has one for each topic or reader
+HTTP_CONNECTIONS_MAX = 128  # open HTTP connections; a further one closes the longest idle one
 HTTP_HEADER_BYTES_MAX = 16 * KIB
-HTTP_REQUEST_US_MAX = 10_000_000  # time from the connection, or from the previous answer, to the end of the next answer
-BROWSE_RECORDS, BROWSE_RECORDS_MAX = 50, 200  # records on one page
-BROWSE_BYTES_MAX = MIB  # bytes of batches that one page reads; it reads at least one batch
-# index rows that one page reads, and that one step back reads; a segment has fewer rows
+HTTP_REQUEST_US_MAX = 10_000_000  # time for a request and its answer, from the connection or from the previous answer on
+BROWSE_RECORDS, BROWSE_RECORDS_MAX = 50, 200  # records on one page of the log browser: default and maximum
+BROWSE_BYTES_MAX = MIB  # bytes of batches that the log browser reads for one page; at least one batch
+# index rows that the log browser reads for one page, and for one step back in the log; a segment has fewer rows
 BROWSE_ROWS_MAX, BROWSE_STEP_ROWS_MAX = 1_000_000, 250_000
-BROWSE_STEP_OFFSETS = 4096  # offsets of the first step back; doubled while too few records are found
+BROWSE_STEP_OFFSETS = 4096  # offsets of the browser's first step back in the log; doubled while too few records are found
 BROWSE_PIECE_BYTES = 64 * KIB  # bytes of batches that are decoded together
-BROWSE_CUT_BYTES, BROWSE_CUT_BYTES_MAX = 2 * KIB, 256 * KIB  # bytes of a key or value that are shown
+BROWSE_CUT_BYTES, BROWSE_CUT_BYTES_MAX = 2 * KIB, 256 * KIB  # bytes of a key or value that the log browser shows
 BROWSE_SHOWN_BYTES_MAX = 2 * MIB  # bytes of all keys and values on one page; a page with fewer records shows more of each
-BROWSERS_MAX = 2  # pages in preparation at a time, so that browsing never slows readers
-BROWSE_WAIT_US_MAX = 2_000_000  # time that a page waits for the preparation of others to end
-TOPICS_SHOWN_MAX = 1000  # topics in one answer, by name
-HISTORY_SECONDS, HISTORY_MINUTES = 900, 1440  # time for which a gateway keeps its metrics, one point for each second and minute
-HISTORY_EVENTS_MAX = 200  # number of stored changes of view and state
+BROWSERS_MAX = 2  # pages of the log browser in preparation at a time, so that browsing never slows readers
+BROWSE_WAIT_US_MAX = 2_000_000  # time that a request for a page waits while other pages are in preparation
+TOPICS_SHOWN_MAX = 1000  # topics in one answer, in the order of their names
+HISTORY_SECONDS, HISTORY_MINUTES = 900, 1440  # how long a gateway keeps metrics: one point for each second, and for each minute
+HISTORY_EVENTS_MAX = 200  # number of changes of view and state that a gateway keeps
 HISTORY_TEXT_CHARACTERS_MAX = 300  # length of the reason of a change of view or state
 READS_MEMORY_BYTES_MAX = 1024 * MIB  # private memory of the reads process; above this limit the process ends and is started again
 READS_STOP_US_MAX = 2_000_000  # time for open streams to end
 
-# Node: the socket thread, the disk thread, the process
+# Node: the socket thread, the disk threads, and the process
 DRAIN_MESSAGES_MAX = 256  # messages read from the client port before the stack takes a step
 CLIENT_CONNECTIONS_MAX = SESSIONS_CONFIG_MAX + 512  # accepted connections
 CLIENT_ASSEMBLY_BYTES_MAX = 512 * MIB  # bytes of incomplete messages
-# the disk can work on these bytes while the rest is read; a smaller value makes rounds smaller and less efficient
+# bytes read from clients before a step, so that the disk writes them while more are read; smaller steps are less efficient
 DRAIN_BYTES_MAX = 2 * MIB
 SEND_HIGH_WATER_MARK = 4096  # answers queued for one client
-CLIENT_HELD_BACK_BYTES = MIB  # bytes of answers queued for one client; above this limit the client is not read
-# bytes of answers queued for all clients; above this limit the client with the most is disconnected
+CLIENT_HELD_BACK_BYTES = MIB  # bytes of answers queued for one client; above this limit, the gateway stops reading from it
+# bytes of answers queued for all clients; above this limit, the client with the most queued bytes is disconnected
 CLIENT_ANSWERS_BYTES_MAX = 128 * MIB
 CONNECTION_BEAT_MS = 1_000  # interval of the gateway's keepalives, whether or not the client waits for an answer
 CONNECTION_SILENT_MS_MAX = 15_000  # silence after which a connection is closed; queued messages do not end the silence
 INFLATED_BYTES_A_TURN_MAX = 128 * MIB  # bytes decompressed for one client before the next client has its turn
 MAILBOX_DRAIN_ITEMS_MAX = 4096  # items that a node thread takes from its mailbox at once
-MAILBOX_LAZY_ITEMS_MAX = 64  # queued items at which a napping node thread is woken before its nap ends
+MAILBOX_LAZY_ITEMS_MAX = 64  # number of queued items at which a sleeping node thread is woken early
 LOOKUP_DRAIN_ITEMS_MAX = 1024
 SYNC_BYTES_MAX = 16 * MIB  # bytes written before one sync
-LOOKUPS_MAX = 4096  # duplicates whose offsets are being read; above this limit the client port is not read
+LOOKUPS_MAX = 4096  # duplicates whose offsets are being read; above this limit, the gateway stops reading from clients
 PRODUCERS_AN_ANSWER_MAX = 10_000
-# bytes of producer tables that one client gets at once; further answers wait until the client has read these
+# bytes of producer tables that one client gets in a burst; further answers wait until the client has read these
 TABLES_A_SESSION_BYTES = 16 * MIB
-TABLES_A_SESSION_BYTES_A_SECOND = 256 * KIB  # rate at which the table budget of a client refills
-FENCE_TRIES_MAX = 8  # epochs that a fence tries if other clients begin epochs at the same time
+TABLES_A_SESSION_BYTES_A_SECOND = 256 * KIB  # rate at which that budget of a client refills
+FENCE_TRIES_MAX = 8  # epochs that a fence tries, because other clients may begin epochs at the same time
 SESSION_IDLE_US = 3_600_000_000  # silence after which a client must send Hello again
-SESSION_EVICT_US = 30_000_000  # idle time after which a session may be replaced when all sessions are taken
-PORT_WAIT_US = 2_000_000  # the port of a killed gateway becomes free well within this time
+SESSION_EVICT_US = 30_000_000  # idle time after which a new session may replace an old one, if no session is free
+PORT_WAIT_US = 2_000_000  # time that a starting gateway waits for the port of a killed one, which becomes free much sooner
 PORT_CHECK_US = 20_000
 SPACE_CHECK_US = 250_000  # interval of checks of the free disk space
 DISK_FULL_WAIT_US = 200_000  # wait before a write to a full disk is tried again
-# resident memory; above this limit all client connections are closed, and their queues are dropped
+# resident memory of a gateway; above this limit, it closes all client connections and drops their queues
 NODE_MEMORY_BYTES_MAX = 1024 * MIB
 NODE_BASE_BYTES = 128 * MIB  # memory of an idle gateway
 SESSION_BYTES = 32 * KIB  # memory of one client connection; measured: 30 KiB
-# memory of one producer in all tables and a snapshot, with the longest name and progress; measured: 2.7 KiB
+# memory of one producer with the longest name and progress, in all tables and a snapshot; measured: 2.7 KiB
 PRODUCER_BYTES = 3 * KIB
 TOPIC_BYTES = 5 * KIB // 2  # memory of one topic in all tables and a snapshot; measured: 2.2 KiB
 TRIM_IDLE_US = 5_000_000  # time without messages after which free memory is returned to the system
-DISK_STOP_US_MAX = 10_000_000  # time for a disk thread to end; the process does not wait longer if the disk hangs
+DISK_STOP_US_MAX = 10_000_000  # time that a stopping process waits for a disk thread, whose disk may hang
 LINGER_MS_MAX = 1_000  # time to send the last answers
-SWITCH_INTERVAL_US = 100  # Python's default of 5 ms is longer than ten commits take
+SWITCH_INTERVAL_US = 100  # interval of Python's thread switches; its default of 5 ms is longer than ten commits take
 MALLOC_MMAP_BYTES = 64 * MIB
 MALLOC_TRIM_BYTES = 256 * MIB
 MALLOC_TOP_PAD_BYTES = 16 * MIB
@@ -298,25 +295,25 @@ READS_RESTART_US_MIN = 100_000  # wait before the reads process is started again
 READS_RESTART_US_MAX = 5_000_000
 READS_PROBE_US = 20_000  # interval of probes while the reads process starts
 READS_CHECK_US = 5_000_000  # interval of probes of a running reads process
-READS_ANSWER_US_MAX = 1_000_000  # time for the reads process to answer on a port
+READS_ANSWER_US_MAX = 1_000_000  # time for the reads process to answer a probe of one of its ports
 READS_SILENT_US_MAX = 60_000_000  # silence after which the reads process counts as hanging and is killed
-WAIT_LOG_S = 5  # time that a gateway waits for others before it logs the wait
+WAIT_LOG_S = 5  # time after which a gateway that waits for others logs this
 READS_END_US_MAX = 5_000_000  # time for the reads process to end after its stop signal
 
 # A recorded run
 RECORD_RUN_BYTES_MAX = 512 * MIB  # size of the file of one run; at this size the recording ends, but the gateway continues
 # size of all recorded runs of a gateway in a directory; the oldest runs are deleted when a run begins
 RECORD_KEPT_BYTES_MAX = 2048 * MIB
-RECORD_FREE_BYTES_MIN = 2 * DISK_LOW_BYTES  # free space that recording leaves on its disk; the log may be on the same disk
+RECORD_FREE_BYTES_MIN = 2 * DISK_LOW_BYTES  # free space that recording leaves on its disk, which may also hold the log
 # bytes compressed together; the larger limit is for a step that contains a whole snapshot
 RECORD_BLOCK_BYTES, RECORD_BLOCK_BYTES_MAX = 256 * KIB, 256 * MIB
-RECORD_WAITING_BYTES_MAX = 256 * MIB  # bytes not yet written; above this limit the recording ends
-RECORD_FLUSH_US = 250_000  # a kill loses at most this last part of a recording
+RECORD_WAITING_BYTES_MAX = 256 * MIB  # recorded bytes that wait to be written; above this limit the recording ends
+RECORD_FLUSH_US = 250_000  # interval at which a recording is flushed: the most that is lost if the process is killed
 
 # Commands
 PRODUCE_BATCHES_MAX = 64  # batches that wait for receipts; each holds a block of the input, so this limit also bounds memory
-PRODUCE_RECORDS_MAX = 16_384  # records of one batch
-PRODUCE_ABORTS_MAX = 10  # consecutive aborts without a committed record between them
+PRODUCE_RECORDS_MAX = 16_384  # records in one batch of `tutti produce`
+PRODUCE_ABORTS_MAX = 10  # consecutive aborts, without a committed record between them, after which `tutti produce` fails
 
 
 def node_bytes(sessions: int, producers: int, topics: int, undecided_bytes: int) -> int:

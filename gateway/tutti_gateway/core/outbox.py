@@ -1,4 +1,4 @@
-"""The actions of one step. Layers add actions in any order, and the driver gets them in a safe order (protocol/lifecycle, L2)."""
+"""The actions of one step: layers add them in any order, and the driver gets them in a safe order (protocol/lifecycle, L2)."""
 
 from __future__ import annotations
 
@@ -38,13 +38,13 @@ from tutti_gateway.core.view.view_state import ViewState
 
 
 class Outbox:
-    """The actions of the current step, and its time.
+    """Collects the actions of the current step.
 
-    A message to this member itself is not sent. It waits in `local` until the stack passes it to its layer. So a coordinator
-    handles its own requests and votes like those of other members.
+    A message of this member to itself is not sent, but waits in `local` until the stack passes it to its layer. A coordinator
+    therefore handles its own requests and votes like those of other members.
 
     Attributes:
-        now: the clocks at the event.
+        now: the clocks at the event of this step.
         local: messages of this member to itself, in order.
         drops: number of dropped messages since the start.
     """
@@ -74,7 +74,7 @@ class Outbox:
 
     def __init__(self, view_state: ViewState) -> None:
         self._view_state = view_state
-        self._token = 0  # tokens grow, so that one completion covers all earlier writes
+        self._token = 0  # tokens increase, so that the completion of one write also reports all earlier writes
         self._timer_us: int | None = None
         self.local: deque[Message] = deque()
         self.now = Now(0, 0)
@@ -89,7 +89,7 @@ class Outbox:
         self._lane_delivers: list[DeliverUnordered] = []
         self._peers: Peers | None = None
         self._dropped: list[Dropped] = []
-        # (kind, sender) -> (messages since the last report, time of that report)
+        # (message kind, sender) -> (number of dropped messages since the last report, time of that report)
         self._drops: dict[tuple[str, int], tuple[int, int]] = {}
         self.drops = 0
         self._suspects: list[Suspect] = []
@@ -98,46 +98,48 @@ class Outbox:
     def persist(
         self, frames: tuple[Frame, ...] = (), hard_state: HardState | None = None, truncate_after: int | None = None
     ) -> int:
-        """Write frames or hard state, or truncate the log after a position. Return the token that `Persisted` will reach."""
+        """Write frames or hard state, or truncate the log. Return a token; `Persisted` with this token or a higher one completes
+        it.
+        """
         self._token += 1
         self._persists.append(Persist(self._token, frames, hard_state, truncate_after))
         return self._token
 
     def read_log(self, first: int, last: int) -> int:
-        """Read frames from the log. Return the token that `LogRead` will name."""
+        """Read frames from the log. Return the token of the event `LogRead` that reports them."""
         self._token += 1
         self._reads.append(ReadLog(self._token, first, last))
         return self._token
 
     def read_snapshot(self, position: int, at: int) -> int:
-        """Read the state with which the log begins. Return the token that `SnapshotRead` will name."""
+        """Read a chunk of the snapshot with which the log begins. Return the token of the event `SnapshotRead` that reports it."""
         self._token += 1
         self._reads.append(ReadSnapshot(self._token, position, at))
         return self._token
 
     def replace_log(self, snapshot: bytes) -> int:
-        """Replace the log by a snapshot. Return the token that `Persisted` will reach."""
+        """Replace the log by a snapshot. Return a token; `Persisted` with this token or a higher one completes the replacement."""
         self._token += 1
         self._persists.append(Persist(self._token, snapshot=snapshot))
         return self._token
 
     def log_replaced(self, position: int, next_offset: int) -> None:
-        """Report the new frontier after the log was replaced."""
+        """Report the new frontier to the readers after a snapshot replaced the log."""
         self._delivers.append(LogReplaced(position, next_offset))
 
     def repair_log(self, frames: tuple[Frame, ...]) -> None:
-        """Write frames where the log lost them."""
+        """Write decided frames at positions where the disk lost them."""
         self._reads.append(RepairLog(frames))
 
     def send(self, to: int, message: Message) -> None:
-        """Send a message to a member, or to this member itself."""
+        """Send a message to another gateway, or queue it in `local` if `to` is this member."""
         if to == self._view_state.me:
             self.local.append(message)
         else:
             self._sends.append(Send(to, message))
 
     def answers(self, session: int) -> list[Answer]:
-        """Return the list of answers to a session in this step; callers append to it."""
+        """Return the list of answers to a session in this step, to which callers append."""
         found = self._answers.get(session)
         if found is None:
             found = self._answers[session] = []
@@ -160,27 +162,27 @@ class Outbox:
         self._lane_delivers.append(action)
 
     def installed(self) -> None:
-        """Report the current view."""
+        """Report the installed view, or that there is none."""
         view_state = self._view_state
         self._views.append(ViewInstalled(view_state.view, view_state.members, view_state.coordinator, view_state.primary))
 
     def suspect(self, member: int, reason: str) -> None:
-        """Report a member that blocks the group."""
+        """Report a member that blocks the group, with the reason, for the operator."""
         self._suspects.append(Suspect(member, reason))
 
     def peers(self, peers: tuple[tuple[int, str, str], ...]) -> None:
-        """Report the peers of this gateway: (number, name, address) of each."""
+        """Report the other gateways of the group: (number, name, address) of each."""
         self._peers = Peers(peers)
 
     def drop(self, message: Message, sender: int, reason: str) -> None:
-        """Count a dropped message. For each kind and sender, report at most once in `DROPPED_LOG_INTERVAL_US`.
+        """Count a dropped message, and report it at most once in `DROPPED_LOG_INTERVAL_US` for each message kind and sender.
 
-        Above `DROPPED_KINDS_MAX` pairs of kind and sender, further senders of the same kind share one report.
+        If there are more than `DROPPED_KINDS_MAX` pairs of kind and sender, further senders share one report for each kind.
         """
         kind = type(message).__name__
         self.drops += 1
         key = (kind, sender)
-        # Unknown senders must not make the table grow without limit.
+        # Any process can send messages under unknown numbers, so the table needs a limit.
         if key not in self._drops and len(self._drops) >= limits.DROPPED_KINDS_MAX:
             key = (kind, 0)
         count, reported_us = self._drops.get(key, (0, -limits.DROPPED_LOG_INTERVAL_US))
@@ -191,26 +193,26 @@ class Outbox:
         self._drops[key] = count, reported_us
 
     def halt(self, reason: str, out: bool = False) -> None:
-        """Stop taking part in the group."""
+        """Report that this member has halted. `out` is True if a forced roster excludes it."""
         self._finals.append(Halt(reason, out))
 
     def stopped(self) -> None:
-        """Report that the orderly stop is complete."""
+        """Report that the orderly stop of this gateway is complete."""
         self._finals.append(Stopped())
 
     def timer_fired(self) -> None:
-        """Note that the timer has fired."""
+        """Forget the running timer, because it has fired."""
         self._timer_us = None
 
     def drain(self, wake_us: int | None) -> list[Action]:
-        """Return the actions of the step, in order. `wake_us` is the time at which the layers need the next event; None if they
-        need none.
+        """Return the actions of the step, in the order in which the driver must execute them.
 
-        A new timer is set in two cases: if it is earlier than the running timer, or if the running timer would soon fire without
-        work. Otherwise a needless wake-up is cheaper than a new timer in each step.
+        `wake_us` is the time at which the layers need the next event; None if they need none. A new timer is set only if it is
+        earlier than the running one, or if the running one would soon fire without work. In all other cases, one needless wake-up
+        is cheaper than a new timer in each step.
         """
         actions: list[Action] = []
-        # The order of these blocks is the contract with the driver (lifecycle, L2).
+        # The driver relies on the order of these blocks, for example that writes come before messages (lifecycle, L2).
         if self._persists:
             actions += self._persists
             self._persists = []

@@ -1,8 +1,8 @@
-"""The pending window: the undecided tail of this member's log. It has one mark for each stage of two-phase commit.
+"""The pending window: the undecided frames of this member's log, and the stage of two-phase commit that each has reached.
 
-A position passes the stages of `CommitStage` in order. Each stage is a mark that only moves forward and never passes the stage
-before it. So a member votes only after the sync, and decides only after the vote. The window checks this order whenever a mark
-moves (protocol/atomic).
+A position passes the stages of `CommitStage` in order. For each stage, the window stores the last position that has reached it, the
+*mark* of the stage. A mark only moves forward, and never passes the mark of the stage before. A member therefore votes only after
+the fsync, and decides only after the vote. The window checks this order whenever a mark moves (protocol/atomic).
 """
 
 from __future__ import annotations
@@ -21,17 +21,20 @@ from tutti_gateway.core import limits
 
 
 class CommitStage(enum.IntEnum):
-    """Stage of a position at this member."""
+    """Stage of two-phase commit that a position has reached at this member."""
 
-    APPENDED = 0  # the frame is in the window: ordered here, or received in order with an unbroken chain
-    WRITING = 1  # the frame was given to the disk
-    DURABLE = 2  # the disk has reported the sync of the frame
-    VOTED = 3  # a YES that covers the frame was sent
+    APPENDED = 0  # the frame is in the window: this member ordered it, or received it in sequence
+    WRITING = 1  # the disk thread has received the frame
+    DURABLE = 2  # the disk has reported that the frame is durable
+    VOTED = 3  # this member has sent a YES that covers the frame
     DECIDED = 4  # a CONFIRM covers the frame, so the frontier has passed it
 
 
 class Barrier(NamedTuple):
-    """An ordered ABORT. No decision stops in [first, abort), and the batches of (producer, epoch) in that range are void."""
+    """An ordered ABORT at position `abort`, which voids the batches of (producer, epoch) from position `first` on.
+
+    The frontier may not stop in [first, abort), because readers would then see batches that are void.
+    """
 
     first: int
     abort: int
@@ -40,24 +43,24 @@ class Barrier(NamedTuple):
 
 
 def weight(frame: Frame) -> int:
-    """Return the number of bytes that a frame counts in a window. It is an estimate of the frame's memory."""
+    """Return the number of bytes that a frame counts in a window, which is an estimate of the frame's memory."""
     return frame.body_length + 2 * HEADER_SIZE
 
 
 class Window:
-    """The undecided tail of the log.
+    """The undecided frames of the log, with the decided state before them.
 
     Attributes:
-        state: the log up to the frontier; `state.position` is the frontier.
+        state: state of the log up to the frontier; `state.position` is the frontier.
         frames: the undecided frames, in order.
-        bytes: approximate memory of these frames.
-        end: the last position in the window.
+        bytes: approximate memory of the undecided frames.
+        end: the last position of the log, decided or not.
         chain: the chain value at `end`.
         barriers: undecided ABORTs, in order.
-        base: position after which `runs` is complete.
+        base: position after which `runs` covers all frames.
         runs: (view, first position) of each run of frames of one view, including decided frames.
-        rosters: undecided ROSTER frames.
-        roster_changes: a counter of changes to the rosters that count.
+        rosters: undecided ROSTER frames, in order.
+        roster_changes: counter that increases when the set of rosters that count changes.
     """
 
     __slots__ = (
@@ -98,12 +101,12 @@ class Window:
 
     @property
     def full(self) -> bool:
-        """True if no further batch may be ordered."""
+        """True if the coordinator may order no further batch, because too many frames or bytes are undecided."""
         return self.bytes >= self._bytes_max or len(self.frames) >= limits.BATCH_UNDECIDED_FRAMES_MAX
 
     @property
     def crowded(self) -> bool:
-        """True if only ABORT, VIEW and ROSTER frames may be ordered."""
+        """True if so many frames are undecided that the coordinator may order only ABORT, VIEW and ROSTER frames."""
         return len(self.frames) >= limits.REQUEST_UNDECIDED_FRAMES_MAX
 
     def mark(self, stage: CommitStage) -> int:
@@ -111,13 +114,13 @@ class Window:
         return self._marks[stage]
 
     def advance(self, stage: CommitStage, to: int) -> None:
-        """Move a stage forward.
+        """Move the mark of a stage forward to position `to`.
 
         Raises:
-            InvariantViolated: the stage would move back or pass the stage before it, such as a vote before its fdatasync.
+            InvariantViolated: the mark would move back or pass the mark of the stage before, such as a vote before its fsync.
         """
         marks = self._marks
-        # This check is the rule: vote after persisted, decide after voted (atomic, A1 and A2).
+        # If this check failed, a member could vote for frames that a crash takes back (atomic, A1 and A2).
         if not marks[stage] <= to <= marks[stage - 1]:
             raise InvariantViolated(
                 f"{stage.name} moves from {marks[stage]} to {to}, but {CommitStage(stage - 1).name} is at {marks[stage - 1]}"
@@ -125,12 +128,15 @@ class Window:
         marks[stage] = to
 
     def extend(self, frames: Sequence[Frame], more: int = 0) -> None:
-        """Append the next frames, each of which continues the chain.
+        """Append the next frames of the log, each of which must continue the chain.
 
         `more` is the number of undecided frames that this call allows beyond the coordinator's limit.
+
+        Raises:
+            InvariantViolated: there would be too many undecided frames, or a frame does not continue the log.
         """
         end, chain = self.end, self.chain
-        # The limit bounds the memory of a member (lifecycle, L6).
+        # Undecided frames stay in memory, so their number is limited (lifecycle, L6).
         if len(self.frames) + len(frames) > common_limits.UNDECIDED_FRAMES_MAX + self._extra_frames + more:
             raise InvariantViolated(f"{len(self.frames)} frames are undecided, and {len(frames)} more exceed the limit")
         view = self.runs[-1][0] if self.runs else 0
@@ -160,11 +166,11 @@ class Window:
         self.runs.append((view, first))
         if len(self.runs) > limits.VIEW_RUNS_MAX:
             self.runs.popleft()
-            # Older runs are dropped. Up to `base`, two logs must be compared frame by frame (flush, F5).
+            # Without the dropped run, two logs can be compared up to `base` only frame by frame (flush, F5).
             self.base = self.runs[0][1] - 1
 
     def log(self) -> bytes:
-        """Return the uuid of the log, empty before its ROSTER."""
+        """Return the uuid of the log; empty before its first ROSTER."""
         return self.state.log or (decode_body(RosterBody, self.rosters[0].body).log if self.rosters else b"")
 
     def forced(self) -> int:
@@ -173,11 +179,11 @@ class Window:
         return views[-1] if views else self.state.forced
 
     def view_at_end(self) -> int:
-        """Return the view of the last frame; 0 if there has been no frame since the start."""
+        """Return the view of the last frame; 0 if this window has contained no frame since the start."""
         return self.runs[-1][0] if self.runs else 0
 
     def truncate(self, to: int) -> None:
-        """Truncate the window after position `to`. All marks move back too.
+        """Truncate the window after position `to`, and move all marks back to it.
 
         Raises:
             InvariantViolated: a decided frame would be truncated.
@@ -190,11 +196,11 @@ class Window:
         self.barriers = [barrier for barrier in self.barriers if barrier.abort <= to]
         while self.runs and self.runs[-1][1] > to:
             self.runs.pop()
-        # A truncated ROSTER no longer counts, so majorities may change.
+        # If a ROSTER was truncated, majorities must be computed again without it.
         if self.rosters and self.rosters[-1].position > to:
             self.rosters = [frame for frame in self.rosters if frame.position <= to]
             self.roster_changes += 1
-        # The marks move back so that no old sync or vote counts for a later frame at the same position.
+        # A write or vote for a truncated frame must not count for a new frame at the same position.
         self._marks = [min(mark, to) for mark in self._marks]
 
     def _add_barrier(self, frame: Frame) -> None:
@@ -220,9 +226,9 @@ class Window:
         )
 
     def reach(self, position: int) -> int:
-        """Return the last position up to `position` at which a decision may stop (protocol/atomic, A13)."""
+        """Return the last position, at most `position`, at which the frontier may stop (protocol/atomic, A13)."""
         moved = bool(self.barriers)
-        # The position before one ABORT's range may be in the range of an earlier ABORT, so the search repeats.
+        # The position before the range of one ABORT may be in the range of another ABORT, so the search repeats.
         while moved:
             moved = False
             for barrier in self.barriers:
@@ -231,7 +237,7 @@ class Window:
         return position
 
     def decide(self, up_to: int) -> tuple[tuple[Frame, ...], tuple[int, ...], frozenset[int]]:
-        """Move the frontier. Return the decided run, the offset of each frame, and the positions of void batches in the run."""
+        """Move the frontier to `up_to`. Return the decided run, the offset of each frame, and the positions of its void batches."""
         invariant(up_to == self.reach(up_to), "the frontier would stop between a batch and its ABORT")
         self.advance(CommitStage.DECIDED, up_to)
         void: frozenset[int] = frozenset()
@@ -257,7 +263,7 @@ class Window:
         )
 
     def replace(self, state: LogState) -> None:
-        """Replace the log by a snapshot: everything in `state` is decided and durable, and no frame follows it.
+        """Replace the log by a snapshot, whose state is decided and durable, and after which no frame follows.
 
         Raises:
             InvariantViolated: the frontier would move back.
@@ -274,11 +280,11 @@ class Window:
         self._marks = [state.position] * len(CommitStage)
 
     def restore(self, tail: Iterable[Frame]) -> None:
-        """Append the frames that were found after the frontier at the start. All of them are durable."""
+        """Append the durable frames after the frontier that the disk held at the start."""
         self.extend(tuple(tail), limits.TAIL_FRAMES_MAX - common_limits.UNDECIDED_FRAMES_MAX)
         self._extra_frames = max(
             0, len(self.frames) + limits.WINDOW_MORE_FRAMES - common_limits.UNDECIDED_FRAMES_MAX
-        )  # the next view continues after this tail
+        )  # the restored frames may exceed the limit, and the next view must still be able to append its own frames
         self.advance(CommitStage.WRITING, self.end)
         self.advance(CommitStage.DURABLE, self.end)
 

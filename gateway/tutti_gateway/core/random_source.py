@@ -1,7 +1,7 @@
-"""Random numbers for the core. The only seed of the generator is the run's entropy (`Started.entropy`), so a recorded run can be
-replayed.
+"""Random numbers for the core.
 
-`random.Random` satisfies the protocol.
+The event `Started` contains the only seed of the generator (`entropy`), so that a recorded run can be replayed. `random.Random`
+satisfies this protocol.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from typing import Protocol
 
 
 class RandomSource(Protocol):
-    """A generator that returns the same numbers in the same order for the same entropy."""
+    """A generator that returns the same sequence of numbers for the same entropy."""
 
     def random(self) -> float:
         """Return a number in [0, 1)."""

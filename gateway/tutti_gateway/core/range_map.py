@@ -1,6 +1,6 @@
 """A map from ranges of positions to values.
 
-A change applies to a whole range at once, so the map stays fast even if a million positions are missing.
+Each change applies to a whole range at once, so the map stays small and fast even if a million positions are missing.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ Range = tuple[int, int]  # first and last position, both included
 
 
 class RangeMap(Generic[Value]):
-    """A value for each position of some disjoint ranges. Neighbours with equal values form one range."""
+    """Maps disjoint ranges of positions to values. Adjacent ranges with equal values form one range."""
 
     __slots__ = ("_lasts", "_ranges")
 
@@ -28,7 +28,7 @@ class RangeMap(Generic[Value]):
         return len(self._ranges)
 
     def __iter__(self) -> Iterator[tuple[int, int, Value]]:
-        """Iterate over (first, last, value) of each range, in order. The iteration uses a copy, so the map may change during it."""
+        """Iterate over (first, last, value) of each range, in order. The map may change during the iteration, which uses a copy."""
         return iter(self._ranges[:])
 
     def clear(self) -> None:
@@ -36,11 +36,11 @@ class RangeMap(Generic[Value]):
         self._ranges, self._lasts = [], []
 
     def lowest(self, most: int) -> list[tuple[int, int, Value]]:
-        """Return the lowest ranges, at most `most` of them."""
+        """Return the first `most` ranges, or all if there are fewer."""
         return self._ranges[:most]
 
     def slices(self, first: int, last: int) -> list[tuple[int, int, Value | None]]:
-        """Return the positions `first` to `last` as slices, each with its value; the value is None where the map has none."""
+        """Split the positions `first` to `last` into slices of one value. The value is None where the map has no range."""
         slices: list[tuple[int, int, Value | None]] = []
         at = bisect_left(self._lasts, first)
         while first <= last:
@@ -59,14 +59,14 @@ class RangeMap(Generic[Value]):
         self._replace(first, last, [(first, last, value)])
 
     def remove(self, first: int, last: int) -> None:
-        """Delete the positions `first` to `last`."""
+        """Delete the values of all positions from `first` to `last`."""
         self._replace(first, last, [])
 
     def _replace(self, first: int, last: int, middle: list[tuple[int, int, Value]]) -> None:
         if last < first:
             return
         ranges = self._ranges
-        # The ranges that end right before `first` and begin right after `last` are included, because neighbours may merge.
+        # The ranges next to the changed one are replaced too, because adjacent ranges with equal values must merge.
         start = stop = bisect_left(self._lasts, first - 1)
         before: list[tuple[int, int, Value]] = []
         after: list[tuple[int, int, Value]] = []

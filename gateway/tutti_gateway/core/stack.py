@@ -1,7 +1,7 @@
-"""The protocol stack without I/O: events in, actions out (protocol/lifecycle, L1). `layers.py` has the layers and their order.
+"""The protocol stack without I/O: events in, actions out (protocol/lifecycle, L1). `layers.py` defines the layers and their order.
 
-One step takes one event and returns all actions that follow from it. A step that raises an error has no external effect: none of
-its actions is executed, and the driver stops.
+One step takes one event and returns all actions that follow from that event. A step that raises an error has no external effect:
+the driver executes none of its actions, and stops.
 """
 
 from __future__ import annotations
@@ -54,11 +54,12 @@ from tutti_gateway.core.view.view_state import ViewState
 
 
 class Stack:
-    """One member of the group. `step` is the whole interface. All other attributes are read-only, for tests and for the status.
+    """One member of the group. The driver calls only `step`; all properties are read-only, for tests and for the status.
 
     Args:
         make_random: creates the random generator of a run from the run's entropy.
-        make_layers: creates the layers. Tests replace it to use a different *flush* under the real layers.
+        config: the settings; None for the defaults.
+        make_layers: creates the layers. Tests pass a different function to replace *flush* below the real layers.
     """
 
     def __init__(
@@ -81,13 +82,13 @@ class Stack:
         """Process one event and return the actions that follow from it, in the order in which the driver must execute them.
 
         Raises:
-            InvariantViolated: an invariant does not hold. The stack accepts no further event.
+            InvariantViolated: the code or the log violates a rule of the protocol. The stack then accepts no further event.
         """
         if self._current is not None:
             raise InvariantViolated(f"the stack takes no further event, because {type(self._current).__name__} raised an error")
         self._current = event  # stays set after an error, so that no further event is accepted (lifecycle, L7)
         outbox = self._outbox
-        # The driver's monotonic clock does not go back. If it did, timers would only be late.
+        # A monotonic clock does not go back, but if one did, this line lets timers only be late.
         outbox.now = now if now.mono_us >= outbox.now.mono_us else Now(outbox.now.mono_us, now.wall_us)
         layers = self._layers
         if layers is None:
@@ -95,14 +96,14 @@ class Stack:
         else:
             self._handlers[type(event)](event)
         self._handle_own(layers)
-        # All events of a step share one end: one write, and one message to each member (lifecycle, L4).
+        # All events of a step share one write and one message to each member, which is what makes batches cheap (lifecycle, L4).
         layers.end_of_step()
         actions = outbox.drain(self._wake_us(layers))
         self._current = None
         return actions
 
     def _handle_own(self, layers: Layers) -> None:
-        """Handle the messages that this member sent to itself."""
+        """Handle the messages that this member sent to itself, such as a coordinator's own votes."""
         local, me = self._outbox.local, self._view_state.me
         while local:
             layers.inbound.on_message(me, local.popleft())
@@ -112,14 +113,14 @@ class Stack:
         order = layers.order
         for one in event.events:
             if not groupable(one):
-                # An event that may end the view needs its own step.
+                # Only events that cannot end the view may share a step.
                 raise InvariantViolated(f"{type(one).__name__} may not be part of Several: it needs a step of its own")
             if isinstance(one, Submitted):
-                order.submit(one)  # forwards the batches of all sessions together
+                order.submit(one)  # the next `flush` forwards the batches of all sessions together
                 continue
             order.forward.flush()
             handlers[Received](one)
-            # As with single steps, this member's messages to itself are handled before the next event.
+            # In single steps too, messages of this member to itself are handled before the next event.
             self._handle_own(layers)
         order.forward.flush()
 
@@ -133,7 +134,7 @@ class Stack:
         )
         order, flush = layers.order, layers.flush
         self._handlers = {
-            # A halted member still runs the unguarded handlers, so that it refuses client requests and can stop.
+            # A halted member still runs the handlers without `_while_active`, so that it refuses client requests and can stop.
             Started: _again,
             Submitted: order.on_submitted,
             SubmittedUnordered: layers.lanes.on_submitted,
@@ -182,18 +183,18 @@ class Stack:
         layers.order.housekeeping.on_timer()
         layers.atomic.decisions.on_timer()
         if self._beat_us is None:
-            layers.clocks.wall_us()  # no heartbeat is scheduled, which would read the clocks
+            layers.clocks.wall_us()  # an idle group of one has no heartbeats, which would otherwise read the clocks
         elif self._outbox.now.mono_us >= self._beat_us:
-            # Cleared first, because the end of the step sets the next heartbeat.
+            # `_wake_us` schedules the next heartbeat at the end of the step only if none is scheduled.
             self._beat_us = None
             layers.beat()
 
     def _wake_us(self, layers: Layers) -> int | None:
-        """Return the time at which the stack needs the next `TimeAdvanced`, or None."""
+        """Return the time at which the stack needs the next `TimeAdvanced`; None if it needs none."""
         if not self._view_state.active:
             return None
         beat_us = self._beat_us
-        # An idle group of one needs no heartbeat.
+        # An idle group of one needs no heartbeat, so its process can sleep.
         if beat_us is None and layers.beating:
             beat_us = self._beat_us = self._outbox.now.mono_us + self._config.heartbeat_us
         for deadline_us in (layers.order.housekeeping.deadline_us, layers.repair.deadline_us, layers.atomic.decisions.deadline_us):
@@ -205,7 +206,7 @@ class Stack:
 
     @property
     def phase(self) -> Phase:
-        """Phase of this member."""
+        """Current phase of this member, from its start to its stop."""
         return Phase.BORN if self._layers is None else self._layers.flush.phase
 
     @property
@@ -215,7 +216,7 @@ class Stack:
 
     @property
     def lane_halted(self) -> str:
-        """Reason why this gateway's lane accepts no further frames; empty if it does."""
+        """Reason why this gateway's lane accepts no further frames; empty if it accepts them."""
         return "" if self._layers is None else self._layers.lanes.halted
 
     @property
@@ -225,7 +226,7 @@ class Stack:
 
     @property
     def me(self) -> int:
-        """This gateway's number, 0 before it is known."""
+        """Number of this gateway in the roster; 0 before it is known."""
         return self._view_state.me
 
     @property

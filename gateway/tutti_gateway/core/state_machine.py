@@ -1,4 +1,4 @@
-"""State machines as tables: a transition that is absent is illegal. The diagrams in docs/ are generated from these tables."""
+"""State machines as tables: a transition that is absent is illegal. The diagrams in the docs are generated from these tables."""
 
 from __future__ import annotations
 
@@ -27,13 +27,14 @@ class Machine(Generic[State, Input]):
         self.state = start
 
     def on(self, input_: Input) -> State:
-        """Move to the next state and return it.
+        """Move to the next state of the table, and return that state.
 
         Raises:
             InvariantViolated: the table has no such transition.
         """
         after = self._table.get((self.state, input_))
-        # A transition outside of the table is a defect, and the member must stop (lifecycle, L5).
+        # An absent transition is a defect of the code, and the state is no longer trustworthy, so the member must stop (lifecycle,
+        # L5).
         if after is None:
             raise InvariantViolated(f"{self._name}: {input_.value!r} cannot happen in {self.state.value!r}")
         self.state = after

@@ -1,4 +1,4 @@
-"""The command `tutti backfill`, also of `spark-submit streaming/tutti_spark/jobs/backfill.py`."""
+"""The command `tutti backfill`, which `spark-submit streaming/tutti_spark/jobs/backfill.py` runs too."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tutti_spark.backfill.ranges import parse_position
 if TYPE_CHECKING:
     from tutti_spark.backfill.run import Plan, Report
 
-_CAUSE_LINES = 3  # lines of Spark's error in a message
+_CAUSE_LINES = 3  # number of lines of Spark's error text in an error message
 _EXIT_INTERRUPTED = 130
 _TRACEBACK = "Traceback (most recent call last):"
 
@@ -25,9 +25,9 @@ _TRACEBACK = "Traceback (most recent call last):"
 @click.command()
 @click.option("--url", envvar="TUTTI_URL", metavar="URL", help="Read from these gateways. [$TUTTI_URL]")
 @click.option("--path", metavar="DIR[,DIR]", help="Read data directories instead; gateways may be down.")
-@click.option("--archive", metavar="ARCHIVE", help="The log's archive, a directory or a URL: for removed records, or alone.")
+@click.option("--archive", metavar="ARCHIVE", help="Archive of the log, a directory or a URL: for removed records, or alone.")
 @click.option("--topic", "topics", multiple=True, metavar="NAME", help="Only these topics (may be given several times).")
-@click.option("--columns", metavar="NAME[,NAME]", help="Only these columns of the records, which reads faster.")
+@click.option("--columns", metavar="NAME[,NAME]", help="Read only these columns of the records, which is faster.")
 @click.option(
     "--start",
     default="earliest",
@@ -54,7 +54,7 @@ _TRACEBACK = "Traceback (most recent call last):"
     type=click.Choice(["append", "merge", "swap"]),
     default="append",
     show_default=True,
-    help="append: add the missing parts of the range. merge: add of these only offsets that no row has (Delta Lake). "
+    help="append: add the missing parts of the range. merge: add only those of their records whose offset no row has (Delta Lake). "
     "swap: replace the range in the table.",
 )
 @click.option(
@@ -67,7 +67,7 @@ _TRACEBACK = "Traceback (most recent call last):"
     "slice_records",
     type=click.IntRange(1),
     metavar="RECORDS",
-    help="Most records in a transaction. [10 million if each row comes from one record, else the whole range]",
+    help="Maximum number of records in a transaction. [10 million if each row comes from one record, else the whole range]",
 )
 @click.option(
     "--live",
@@ -154,10 +154,10 @@ def backfill(
 
 
 def _run(plan: Plan, master: str | None, settings: dict[str, str]) -> Report:
-    """Run the plan in a session, and stop the session.
+    """Run the plan in a Spark session, and stop the session.
 
     Raises:
-        TuttiError: Spark failed; the message has Spark's error.
+        TuttiError: Spark failed; the message contains Spark's error.
     """
     from tutti_spark.backfill.spark_session import session
 
@@ -166,7 +166,7 @@ def _run(plan: Plan, master: str | None, settings: dict[str, str]) -> Report:
     signal.signal(signal.SIGINT, _interrupted)
     try:
         spark = session(f"tutti backfill {plan.request.table}", plan.format, master, settings)
-        signal.signal(signal.SIGINT, _interrupted)  # Spark's own handler would interrupt a JVM call and print long tracebacks
+        signal.signal(signal.SIGINT, _interrupted)  # again, because Spark has set its own handler, which prints long tracebacks
         try:
             return plan.run(spark, _print_progress)
         finally:
@@ -181,7 +181,7 @@ def _run(plan: Plan, master: str | None, settings: dict[str, str]) -> Report:
 
 
 def cause(text: str) -> str:
-    """Return the cause in a Spark error: the exception below a Python traceback, else the first lines."""
+    """Return the cause in the text of a Spark error: the exception after a Python traceback, or else the first lines."""
     lines = [line for line in text.splitlines() if line.strip()]
     last = max((number for number, line in enumerate(lines, 1) if line.rstrip().endswith(_TRACEBACK)), default=len(lines))
     raised = next((line for line in lines[last:] if not line[0].isspace()), "")
@@ -189,7 +189,7 @@ def cause(text: str) -> str:
 
 
 def _interrupted(_number: int, _frame: FrameType | None) -> None:
-    """End at once at Ctrl-C, as after a kill. The next run continues, and the JVM ends with this process."""
+    """End the process at once at Ctrl-C, as a kill would. The JVM ends with this process, and the next run continues the work."""
     os.write(2, b"interrupted\n")
     os._exit(_EXIT_INTERRUPTED)
 

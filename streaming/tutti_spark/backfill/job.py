@@ -1,4 +1,4 @@
-"""The user's function that turns records into rows, and an analysis of its plan."""
+"""Loads the user's function that turns records into rows, and analyses the plan of its result."""
 
 from __future__ import annotations
 
@@ -15,24 +15,24 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 FUNCTION = "transform"
-#: Operators that compute each output row from one input row.
+#: Operators that compute each output row from a single input row.
 _ROW_BY_ROW = {
     "Project", "Filter", "SubqueryAlias", "View", "ResolvedHint", "Generate", "Repartition", "RepartitionByExpression", "Sort",
     "EventTimeWatermark",
 }  # fmt: skip
 _BY_BATCH = {"MapInPandas", "MapInArrow", "PythonMapInArrow"}
-#: Kinds of joins. They are grouped by the side of the join that is processed row by row.
+#: Kinds of joins that process one side row by row: number of this side (0: left, 1: right) -> kinds.
 _JOINS = {0: {"Inner$", "Cross$", "LeftOuter$", "LeftSemi$", "LeftAnti$"}, 1: {"Inner$", "Cross$", "RightOuter$"}}
 
 
 def check(path: str) -> None:
-    """Raise UsageError unless a path refers to a Python file. `load` needs Spark, so this check runs before it."""
+    """Raise UsageError unless the path is a Python file. Unlike `load`, this check needs no Spark session."""
     if not Path(path).is_file() or not path.endswith(".py"):
         raise UsageError(f"--job {path} is not a Python file: name a file that has a function {FUNCTION}(records)")
 
 
 def load(path: str) -> Callable[[DataFrame], DataFrame]:
-    """Return the function `transform` of a Python file. The file may use the active Spark session.
+    """Return the function `transform` of a Python file, which may use the active Spark session.
 
     Raises:
         UsageError: the file has no such function, or its import fails.
@@ -40,13 +40,13 @@ def load(path: str) -> Callable[[DataFrame], DataFrame]:
     from pyspark import cloudpickle
 
     file = Path(path)
-    name = f"tutti_backfill_{file.stem}"  # must not shadow an installed module
+    name = f"tutti_backfill_{file.stem}"  # with a prefix, so that the file never shadows an installed module
     spec = importlib.util.spec_from_file_location(name, file)
     if spec is None or spec.loader is None:
         raise UsageError(f"--job {path} cannot be loaded")
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
-    # Pickle its functions by value: workers cannot import the module by name.
+    # Pickle the functions of the file by value, because workers cannot import the module by name.
     cloudpickle.register_pickle_by_value(module)  # type: ignore[no-untyped-call]  # it has no hints
     try:
         spec.loader.exec_module(module)
@@ -60,7 +60,7 @@ def load(path: str) -> Callable[[DataFrame], DataFrame]:
 
 
 def apply(transform: Callable[[DataFrame], DataFrame] | None, records: DataFrame) -> DataFrame:
-    """Return the job's rows for the records.
+    """Return the rows that the function `transform` computes from the records; without a function, the records.
 
     Raises:
         UsageError: the job fails, or does not return a DataFrame.
@@ -73,7 +73,7 @@ def apply(transform: Callable[[DataFrame], DataFrame] | None, records: DataFrame
     try:
         rows = transform(records)
     except PySparkException:
-        raise  # the message already names the part of the plan
+        raise  # Spark's message already names the part of the plan that is wrong
     except Exception as error:
         raise UsageError(f"{FUNCTION}(records) of --job fails: {type(error).__name__}: {error}") from error
     if not isinstance(rows, Rows):
@@ -82,10 +82,10 @@ def apply(transform: Callable[[DataFrame], DataFrame] | None, records: DataFrame
 
 
 def whole_range_operator(rows: DataFrame) -> tuple[str, bool] | None:
-    """Return the first operator (as Spark prints it) whose result depends on which records are read together; None if there is
-    none.
+    """Return the first operator (as Spark prints it) whose result depends on which records are read together.
 
-    The second value is True if the operator is a user function over batches, whose behaviour is unknown.
+    The second value is True if the operator is a user function over batches, whose behaviour is unknown. Return None if each row
+    depends on a single record.
     """
     waiting: list[Any] = [rows._jdf.queryExecution().analyzed()]
     by_batch: str | None = None

@@ -1,8 +1,8 @@
 """Ledger of a table: the ranges of the log that the table contains, and the ranges that runs are writing.
 
-The ledger is one file, `ledger.json`, which is changed only under a lock. A run claims a range before it writes rows, and marks the
-range as done when the rows are in the table. Each run holds a file lock while it is alive. The kernel releases the lock when the
-process ends.
+The ledger is one file, `ledger.json`, which runs change only under a lock. A run claims a range before it writes rows, and marks
+the range as done when the rows are in the table. Each run also holds a lock on its own file while it is alive, which the kernel
+releases when the process ends.
 """
 
 from __future__ import annotations
@@ -32,9 +32,7 @@ Span = tuple[int, int]
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """Records [start, end) that one run writes into the table; with `swap`, the run replaces the rows that the table has for these
-    records.
-    """
+    """The claim of a run: records [start, end) that the run writes into the table. With `swap`, the run replaces the old rows."""
 
     number: int
     start: int
@@ -49,12 +47,12 @@ class Claim:
 
 @dataclass(frozen=True, slots=True)
 class TableSource:
-    """Source of a table's rows; a run with a different source is refused.
+    """Source of a table's rows. The ledger refuses a run with a different source.
 
     Attributes:
-        log: UUID of the log, hex.
+        log: the log's UUID, hexadecimal.
         format: delta or parquet.
-        topics: names or pattern as text; "" for all topics.
+        topics: names or pattern of the topics as text; "" for all topics.
     """
 
     log: str
@@ -67,8 +65,12 @@ class State:
     """Content of the ledger file.
 
     Attributes:
-        id: random id of this ledger. Without it, claims of a removed ledger and of its successor would have equal numbers.
+        about: source of the table's rows.
+        id: random id of this ledger, which distinguishes its claims from equal numbers in a deleted ledger of the same table.
         schema: schema of the rows as Spark prints it; empty while unknown.
+        next: number of the next claim.
+        done: ranges that the table contains.
+        open: claims that runs have not finished.
     """
 
     about: TableSource
@@ -81,7 +83,7 @@ class State:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """Next step of a run: write `claim`, or wait for other claims. With `resolve`, determine whether a dead run wrote the claim."""
+    """Next step of a run: write `claim`, resolve the `claim` of a dead run (`resolve`), or wait for claims of other runs."""
 
     claim: Claim | None = None
     resolve: bool = False
@@ -89,14 +91,14 @@ class Step:
 
 
 class ClaimLost(TuttiError):
-    """Another run found that this run's lock was free, and took over this run's claim."""
+    """Another run took over the claim of this run, because the lock of this run was free."""
 
 
 class Ledger:
-    """One run's access to the ledger in `directory`, which is created if missing.
+    """Access of one run to the ledger in `directory`, which is created if missing.
 
     Raises:
-        UsageError: the table's rows come from a source other than `about`.
+        UsageError: the source of the table's rows differs from `about`.
     """
 
     def __init__(self, directory: Path, about: TableSource) -> None:
@@ -104,7 +106,7 @@ class Ledger:
         self._about = about
         self.run = f"{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex[:8]}"
         (directory / RUNS).mkdir(parents=True, exist_ok=True)
-        # take the lock, because a swap copies the run files: a run that registered during the copy would look dead
+        # Register under the lock: a swap copies the files of all runs, and a run that it missed would look dead.
         with _lock(directory):
             self._run_lock = open_file(directory / RUNS / self.run, os.O_CREAT | os.O_RDWR)
             fcntl.flock(self._run_lock, fcntl.LOCK_EX)
@@ -116,13 +118,13 @@ class Ledger:
             raise
 
     def close(self) -> None:
-        """Release the run's lock; the next run resolves the claims that this run did not finish."""
+        """Release the lock of this run. If the run has an open claim, the next run resolves it."""
         (self.directory / RUNS / self.run).unlink(missing_ok=True)
         os.close(self._run_lock)
 
     @contextmanager
     def locked(self) -> Iterator[State]:
-        """Lock the ledger for a change, and write it durably at the end of the block."""
+        """Lock the ledger for a change, and write the ledger durably at the end of the block."""
         with _lock(self.directory):
             state = self.state()
             yield state
@@ -133,14 +135,14 @@ class Ledger:
         return read(self.directory) or State(self._about, uuid.uuid4().hex)
 
     def step(self, start: int, end: int, slice_records: int | None = None) -> Step | None:
-        """Return the next step of adding [start, end) to the table, and claim it for this run; None if the table has the range.
+        """Return the next step for adding [start, end) to the table, with a new claim if possible; None if the table has the range.
 
-        No range can be claimed while a swap of any range is open, because a swap may replace the table's directory.
+        While a swap of any range is open, no range can be claimed, because a swap may replace the table's directory.
 
         Args:
             start: first offset.
             end: offset to stop before.
-            slice_records: maximum number of records of a claim, which bounds the work that a kill can lose; None means no limit.
+            slice_records: maximum number of records of a claim, which limits the work that a kill can lose (None: no limit).
         """
         with self.locked() as state:
             overlapping = [claim for claim in state.open if claim.start < end and start < claim.end]
@@ -155,7 +157,7 @@ class Ledger:
             return Step(waits_for=tuple(conflicting)) if gaps or overlapping else None
 
     def step_swap(self, start: int, end: int) -> Step:
-        """Return the next step of a swap of [start, end), which starts when no other run has a claim on the table."""
+        """Return the next step for a swap of [start, end), which can begin only when the table has no open claim."""
         with self.locked() as state:
             dead = next((claim for claim in state.open if not self._is_alive(claim.run)), None)
             if dead is not None:
@@ -165,12 +167,12 @@ class Ledger:
             return Step(self._claim(state, start, end, swap=True))
 
     def finish(self, claim: Claim, schema: str = "", *, alone: bool = False) -> None:
-        """Mark `claim` as written, with the schema of its rows; with `alone`, as the only range of the table."""
+        """Mark `claim` as written, with the schema of its rows. With `alone`, the table then contains only this range."""
         with self.locked() as state:
             finish_claim(state, claim, self.run, schema, alone=alone)
 
     def drop(self, claim: Claim) -> None:
-        """Remove `claim`: none of its rows is in the table, or ever will be."""
+        """Remove `claim`, because none of its rows is in the table or ever will be."""
         with self.locked() as state:
             close_claim(state, claim, self.run)
 
@@ -187,9 +189,9 @@ class Ledger:
         return taken_over
 
     def _is_alive(self, run: str) -> bool:
-        """True if another run is alive; the file of a dead run is deleted.
+        """Return True if `run` is another run and alive. Delete the file of a dead run.
 
-        This run counts as dead, too: a claim that it left open is unfinished, and is taken over like that of a dead run.
+        The present run counts as dead too, because it must resolve a claim that it left open, as after a death.
         """
         if run == self.run:
             return False
@@ -200,7 +202,7 @@ class Ledger:
 
 
 def missing(start: int, end: int, covered: list[Span]) -> list[Span]:
-    """Return the parts of [start, end) that no span of `covered` contains, in order."""
+    """Return, in order, the parts of [start, end) that are in no span of `covered`."""
     gaps, at = [], start
     for first, last in sorted(covered):
         if last <= at or first >= end:
@@ -214,7 +216,7 @@ def missing(start: int, end: int, covered: list[Span]) -> list[Span]:
 
 
 def merge_spans(spans: list[Span]) -> list[Span]:
-    """Merge overlapping and adjacent spans, and return them in order."""
+    """Return the spans in order, with overlapping and adjacent spans merged."""
     found: list[Span] = []
     for start, end in sorted(spans):
         if found and start <= found[-1][1]:
@@ -239,7 +241,7 @@ def close_claim(state: State, claim: Claim, run: str) -> None:
 
 
 def finish_claim(state: State, claim: Claim, run: str, schema: str = "", *, alone: bool = False) -> None:
-    """Mark `claim` as written, with the schema of its rows; with `alone`, as the only range of the table.
+    """Mark `claim` as written, with the schema of its rows. With `alone`, the table then contains only this range.
 
     Raises:
         ClaimLost: the claim is no longer open, or belongs to another run.
@@ -250,11 +252,11 @@ def finish_claim(state: State, claim: Claim, run: str, schema: str = "", *, alon
 
 
 def read(directory: Path) -> State | None:
-    """Read the ledger of a directory; None if there is none.
+    """Read the ledger of a directory; None if the directory has no ledger.
 
     Raises:
         Damaged: the file is not a valid ledger.
-        UsageError: a newer release wrote the ledger, or the directory is a file.
+        UsageError: a newer release wrote the ledger, or a part of the path is a file.
     """
     file = directory / FILE
     try:
@@ -276,7 +278,7 @@ def read(directory: Path) -> State | None:
 
 
 def write(directory: Path, state: State) -> None:
-    """Replace the ledger file atomically and durably; do nothing if it is unchanged."""
+    """Replace the ledger file atomically and durably, unless its content is the same."""
     text = json.dumps({"version": VERSION} | asdict(state), indent=1)
     file = directory / FILE
     if file.exists() and _text(file) == text:
@@ -297,9 +299,9 @@ def _text(file: Path) -> str:
 
 @contextmanager
 def _lock(directory: Path) -> Iterator[None]:
-    """Hold the ledger's lock.
+    """Hold the lock of the ledger within the block.
 
-    A swap also replaces the lock file, so a waiting process may get the lock of the old file and must try again.
+    A swap also replaces the lock file, so a process that waited may get the lock of the old file. Then it must try again.
     """
     while True:
         descriptor = open_file(directory / LOCK, os.O_CREAT | os.O_RDWR)
@@ -321,7 +323,7 @@ def _is_current(descriptor: int, path: Path) -> bool:
 
 
 def check_source(is_about: TableSource, wanted: TableSource, directory: Path) -> None:
-    """Raise UsageError unless the table, whose ledger is in `directory`, has the wanted source."""
+    """Raise UsageError unless the table, whose ledger is in `directory`, has the source `wanted`."""
     if is_about == wanted:
         return
     if is_about.log != wanted.log:
@@ -333,5 +335,5 @@ def check_source(is_about: TableSource, wanted: TableSource, directory: Path) ->
         raise UsageError(f"the table is {is_about.format}, and --format is {wanted.format}: omit the option, or fill another table")
     raise UsageError(
         f"the table was filled from {is_about.topics or 'all topics'}, and this run reads {wanted.topics or 'all topics'}: the "
-        "ledger counts offsets of all topics alike. Name the same topics, or fill another table"
+        "ledger records offsets without topics. Name the same topics, or fill another table"
     )

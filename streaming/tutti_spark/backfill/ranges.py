@@ -1,4 +1,4 @@
-"""Resolves the range of a backfill from command-line positions, and reads the checkpoint of a live query."""
+"""Resolves command-line positions to the range of a backfill, and reads the checkpoint of a live query."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ _WHOLE = re.compile(r"[0-9]{1,20}\Z")
 
 
 class Tick(NamedTuple):
-    """The position after the tick with that number."""
+    """The position directly after the tick with this number."""
 
     number: int
 
 
-#: An offset, "earliest", "latest", an aware time, or a tick.
+#: A position on the command line: an offset, "earliest", "latest", an aware datetime, or a tick.
 Position = int | str | datetime | Tick
 
 
@@ -36,7 +36,7 @@ def parse_position(option: str, text: str) -> Position:
     """Parse a position from the command line.
 
     Raises:
-        ConfigError: the text is not a position; the message names the option, the value and the accepted forms.
+        ConfigError: the text is not a position; the message contains the option, the value and the accepted forms.
     """
     word = text.strip()
     if word in ("earliest", "latest"):
@@ -64,7 +64,7 @@ def offset_of(source: Source, option: str, position: Position, frontier: Frontie
     """Return the offset of a position.
 
     Raises:
-        OffsetOutOfRange: the log does not have the position: it is above the frontier, or was removed.
+        OffsetOutOfRange: the position is above the frontier, or retention has removed it.
     """
     from tutti.sources.source import resolve_bound
 
@@ -74,9 +74,9 @@ def offset_of(source: Source, option: str, position: Position, frontier: Frontie
 
 
 def _offset_after_tick(source: Source, option: str, tick: int, frontier: Frontier) -> int:
-    """Return the first offset after a tick, by binary search.
+    """Return the first offset after a tick, by a binary search over the column `tick`.
 
-    This works because each record has the number of the last tick before it.
+    The column contains the number of the last tick before the record, so it never decreases.
     """
     from tutti.data.scan_request import ScanRequest
 
@@ -94,24 +94,21 @@ def _offset_after_tick(source: Source, option: str, tick: int, frontier: Frontie
 
 
 class Stream(NamedTuple):
-    """One stream of a streaming query.
-
-    The stream began at `begin`, and the query has finished all records of the stream below `finished`.
-    """
+    """One stream of a streaming query, which began at offset `begin` and has finished all of its records below `finished`."""
 
     begin: int
     finished: int
 
 
 class Live(NamedTuple):
-    """State of a streaming query's streams of one log, from the query's checkpoint.
+    """State of those streams of a streaming query that read one log, from the query's checkpoint.
 
-    The streams of one query may begin at different offsets (`latest`). Each stream has its own topics, but the checkpoint does not
-    name them.
+    The streams of a query may begin at different offsets (with `latest`). Each stream has its own topics, which the checkpoint does
+    not contain.
 
     Attributes:
-        streams: in the order of the checkpoint.
-        complete: True if the checkpoint still has its first batch. If it does not, each `begin` is only an upper bound.
+        streams: the streams, in the order of the checkpoint.
+        complete: True if the checkpoint still has its first batch; otherwise each `begin` is only an upper bound.
     """
 
     streams: tuple[Stream, ...]
@@ -119,20 +116,20 @@ class Live(NamedTuple):
 
     @property
     def begins(self) -> list[int]:
-        """The distinct values of `begin`, in order."""
+        """The different start offsets of the streams, in order."""
         return sorted({stream.begin for stream in self.streams})
 
     @property
     def finished(self) -> int:
-        """The offset below which all streams have finished all of their records."""
+        """The offset below which every stream has finished its records."""
         return min(stream.finished for stream in self.streams)
 
 
 def live_query(checkpoint: str, log: str) -> Live:
-    """Return the state of a query from its checkpoint, a local directory, for the streams of `log`.
+    """Return the state of a query's streams of log `log` from its checkpoint, a local directory.
 
     Raises:
-        UsageError: the directory is not a checkpoint, its query reads a different log, or a file is not readable.
+        UsageError: the directory is not a checkpoint, the query reads a different log, or a file is not readable.
     """
     root = Path(local_path(checkpoint) or checkpoint)
     try:
@@ -159,9 +156,9 @@ def live_query(checkpoint: str, log: str) -> Live:
 
 
 def _batches(directory: Path) -> Iterator[tuple[int, str]]:
-    """Yield number and text of each batch in one of Spark's logs.
+    """Yield (number, text) of each batch file in a directory of the checkpoint (`offsets` or `commits`).
 
-    Ignore other file names. Spark may remove old files at any time.
+    Ignore files with other names, and files that Spark removes in the meantime.
     """
     for file in directory.glob("[0-9]*"):
         if _WHOLE.match(file.name) and file.is_file():
@@ -170,7 +167,7 @@ def _batches(directory: Path) -> Iterator[tuple[int, str]]:
 
 
 def _offsets(text: str) -> dict[str, StreamOffset]:
-    """Return the offset of each tutti stream by name: the stream's number, or its id in version 2 of Spark's log format.
+    """Return the offset of each tutti stream, by the stream's number (version 1 of Spark's log format) or id (version 2).
 
     Raises:
         UsageError: an offset is corrupt, or a newer release wrote it.
@@ -185,6 +182,6 @@ def _offsets(text: str) -> dict[str, StreamOffset]:
             data = json.loads(offset)
         except ValueError:  # the stream has no offset yet
             continue
-        if isinstance(data, dict) and {"log", "offset"} <= set(data):  # otherwise this is the offset of another source
+        if isinstance(data, dict) and {"log", "offset"} <= set(data):  # skip the offset of another kind of source
             found[name] = StreamOffset.parse(data)
     return found

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from tutti.sources.source import Source
 
-_WAIT_S = 0.5  # interval between checks for the end of another run
+_WAIT_S = 0.5  # interval between checks whether another run has finished its claim
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,16 +29,16 @@ class Backfill:
     """Options of a backfill.
 
     Attributes:
-        table: directory of the table; for a Delta table, other URIs are also allowed.
-        format: delta or parquet. None means the table's present format, or delta for a new table.
+        table: directory of the table, or another URI of a Delta table.
+        format: delta or parquet (None: the present format of the table, or delta for a new table).
         mode: append, merge or swap.
         read: read options of the data source: gateways or path, topics, columns.
         start, end: positions in the log at which the range starts and ends.
-        job: Python file with a function `transform`.
-        slice_records: maximum number of records of a transaction; None means the default for the job.
-        live: checkpoint of the streaming query that writes into the same table.
-        ledger: directory of the table's ledger; None means a directory in the table.
-        allow_nondeterministic: run the job even if it is not deterministic.
+        job: path of a Python file with a function `transform` (None: write the records themselves).
+        slice_records: maximum number of records of a transaction (None: the job's default).
+        live: checkpoint of the streaming query that writes into the same table (None: there is no such query).
+        ledger: directory of the table's ledger (None: a directory in the table).
+        allow_nondeterministic: run a job even if it is not deterministic.
     """
 
     table: str
@@ -73,10 +73,10 @@ class Report:
 
 
 class Plan:
-    """A backfill whose options have been checked as far as possible without Spark. `run` executes the backfill.
+    """A backfill with its resolved range, and with options that are checked as far as possible without Spark.
 
     Raises:
-        UsageError: an option does not fit; the message names the option and the remedy.
+        UsageError: an option does not fit; the message contains the option and the remedy.
         Unavailable: no gateway answers.
     """
 
@@ -138,7 +138,7 @@ class Plan:
         return start, end
 
     def nothing_to_do(self) -> bool:
-        """True if the table has the whole range and no claim in it is open. Then Spark is not needed."""
+        """Return True if the table has the whole range and no claim in the range is open, so that the backfill needs no Spark."""
         start, end = self.report.start, self.report.end
         state = read(self.ledger)
         if start == end or state is None or self.request.mode == "swap":
@@ -150,7 +150,7 @@ class Plan:
 
         Args:
             spark: a session, with Delta Lake for a Delta table.
-            report_progress: called with one line of progress per step.
+            report_progress: function that gets one line of text for each step.
 
         Raises:
             UsageError: the job or the table does not fit.
@@ -183,7 +183,7 @@ class Plan:
         return report
 
     def _steps(self, ledger: Ledger, slice_records: int | None) -> Iterator[Step]:
-        """Yield steps until the table has the range. A swap writes the whole range in one step."""
+        """Yield steps until the table contains the range. A swap writes the whole range in one step."""
         start, end = self.report.start, self.report.end
         if self.request.mode == "swap":
             while True:
@@ -201,13 +201,13 @@ class Plan:
         return DeltaTable(spark, str(self.local or self.request.table), ledger, self.log, self.request.mode)
 
     def _rows(self, spark: SparkSession, start: int, end: int) -> DataFrame:
-        """Return the planned, not executed, result for [start, end)."""
+        """Return the rows of the job for [start, end) as a DataFrame, which Spark has not executed yet."""
         read = {name: value for name, value in self.request.read.items() if value}
         records = spark.read.format("tutti").options(**read).option("startingOffset", start).option("endingOffset", end).load()
         return job.apply(self.transform, records)
 
     def _check_job(self, ledger: Ledger, rows: DataFrame, report_progress: Callable[[str], None]) -> int | None:
-        """Return the maximum number of records of a transaction, None for the whole range.
+        """Check that the job is deterministic. Return the maximum number of records of a transaction; None for the whole range.
 
         Raises:
             UsageError: the job is not deterministic, or its result depends on the slices.
@@ -219,8 +219,8 @@ class Plan:
             report_progress(f"not deterministic: {finding}")
         if findings and not self.request.allow_nondeterministic:
             raise UsageError(
-                f"the job is not deterministic, by {counted(len(findings))} ({findings[0]}): correct the job, or accept other rows "
-                "in a repeat with --allow-nondeterministic"
+                f"the job is not deterministic, with {counted(len(findings))}: {findings[0]}. Correct the job, or accept different "
+                "rows in a repeat with --allow-nondeterministic"
             )
         self._check_table(ledger.state(), rows)
         requested = self.request.slice_records
@@ -233,7 +233,7 @@ class Plan:
         return requested
 
     def _recheck_table(self, ledger: Ledger, claim: Claim, rows: DataFrame) -> None:
-        """Repeat the check of the table, because another run may have written since the first check."""
+        """Check the table again, because another run may have written since the first check. Drop the claim if the check fails."""
         try:
             self._check_table(ledger.state(), rows)
         except UsageError:
@@ -241,7 +241,7 @@ class Plan:
             raise
 
     def _check_table(self, state: State, rows: DataFrame) -> None:
-        """Raise UsageError if the result does not fit the rows that stay in the table."""
+        """Raise UsageError if the rows of the job do not fit the rows that stay in the table."""
         report, schema = self.report, rows.schema.simpleString()
         remaining = [part for start, end in state.done for part in missing(start, end, [(report.start, report.end)])]
         if self.format == "parquet" and state.schema not in ("", schema) and (remaining or self.request.mode != "swap"):
@@ -273,7 +273,7 @@ class Plan:
 
 
 def local_directory(table: str) -> Path | None:
-    """Return the table's directory on this machine; None for a table elsewhere."""
+    """Return the table's directory on this machine; None for a table that is not in a local file system."""
     path = local_path(table)
     return None if path is None else Path(path).absolute()
 
@@ -303,14 +303,14 @@ def _check_fits(options: Backfill, kind: str, local: Path | None) -> None:
 
 
 def _end_before_live(live: Live, options: Backfill, end: int) -> int:
-    """Return the end of a range without the records of a live query.
+    """Return the end of the range, so that each record is written either by the backfill or by the live query.
 
-    The query appends without checking the table, so an append must end where the query began. A merge skips existing rows, and a
-    swap replaces them, so both modes end at the offset that all streams of the query have finished.
+    The query appends without a check of the table, so an append must end where the query began. A merge skips existing rows, and a
+    swap replaces existing rows, so both modes end at the offset that all streams of the query have finished.
 
     Raises:
-        UsageError: no end is correct for all streams. A record between the positions of two streams would be missing, or in the
-            table twice.
+        UsageError: no end is correct for all streams: a record between the positions of two streams would be missing, or would be
+            in the table twice.
     """
     if options.mode == "append":
         return _end_before_begin(live, options, end)
@@ -356,5 +356,5 @@ def _joined_text(offsets: Sequence[int]) -> str:
 
 
 def counted(findings: int) -> str:
-    """Return a number of findings as text."""
+    """Return a number of findings as text, which the text of the first finding can follow."""
     return "one finding" if findings == 1 else f"{findings} findings, the first"

@@ -18,9 +18,9 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 DELTA_PACKAGE = "io.delta:delta-spark_2.13:4.3.1"
-DELTA_MIN = (4, 3)  # Delta Lake 4.2 calls a constructor that Spark changed after 4.1.0
+DELTA_MIN = (4, 3)  # Delta Lake 4.2 calls a constructor that Spark has changed since 4.1.0
 _JAR = re.compile(r"delta-spark_[0-9._]+-([0-9]+)\.([0-9]+)[^/ ]*\.jar")
-#: Dependencies of Delta Lake that Spark already includes.
+#: Dependencies of Delta Lake that the Spark installation already contains.
 _PROVIDED = """
     com.fasterxml.jackson.core com.fasterxml.jackson.datatype com.github.luben com.google.code.findbugs commons-logging commons-pool
     io.airlift javax.annotation org.apache.hadoop org.apache.logging.log4j org.apache.parquet org.locationtech.jts org.roaringbitmap
@@ -30,7 +30,7 @@ DELTA_JARS: dict[str, str] = {
     "spark.jars.packages": DELTA_PACKAGE,
     "spark.jars.excludes": ",".join(f"{group}:*" for group in _PROVIDED.split()),
 }
-#: Delta Lake's default of 50 tasks for the state of a table is too many for one machine.
+#: Delta Lake computes the state of a table in 50 tasks by default, which is too many for one machine.
 _LOCAL_DELTA = {"spark.databricks.delta.snapshotPartitions": "2"}
 
 
@@ -49,16 +49,16 @@ def check_spark() -> None:
 
 
 def session(name: str, kind: str, master: str | None, settings: Mapping[str, str]) -> SparkSession:
-    """Return a session that can write tables of a format.
+    """Return a Spark session that can write tables of the format `kind`.
 
     Args:
         name: name of the application.
         kind: delta or parquet.
-        master: Spark master. None means the configured master, or else all processors of this machine.
-        settings: Spark settings, which override the defaults of this function.
+        master: the Spark master (None: the configured master, or else all processors of this machine).
+        settings: settings of Spark, which override the defaults of this function.
 
     Raises:
-        UsageError: the session has no Delta Lake, or an unsupported version of it.
+        UsageError: the session has no Delta Lake, or an unsupported version of Delta Lake.
     """
     from pyspark.sql import SparkSession
 
@@ -97,5 +97,5 @@ def check_delta(spark: SparkSession) -> None:
 
 
 def _submitted() -> bool:
-    """True if `spark-submit` started this process. Then `spark-submit` has chosen master, settings and Java."""
+    """Return True if `spark-submit` started this process, and so has already chosen master, settings and Java."""
     return "PYSPARK_GATEWAY_PORT" in os.environ

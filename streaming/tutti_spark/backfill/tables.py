@@ -1,4 +1,4 @@
-"""Tables that add a claimed range atomically, and can report later whether the range was added."""
+"""Delta and Parquet tables. Each adds a claimed range atomically, and can determine later whether it contains the range."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tutti_spark.backfill.ledger import FILE, LOCK, RUNS, Claim, Ledger, finish_
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-#: The leading underscore hides the directory from Spark, and from VACUUM of Delta Lake.
+#: Name of the ledger's directory in a table. The underscore hides it from Spark, and from VACUUM of Delta Lake.
 LEDGER_DIRECTORY = "_tutti"
 DELTA_SETTINGS = {
     "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
@@ -38,33 +38,33 @@ class Table(Protocol):
     """Target of a backfill."""
 
     def put(self, claim: Claim, rows: DataFrame) -> None:
-        """Add the rows of a claim atomically and once, even if called repeatedly, and mark the claim in the ledger."""
+        """Add the rows of a claim atomically, and once even after repeated calls. Mark the claim as written in the ledger."""
 
     def resolve(self, claim: Claim) -> None:
-        """Record in the ledger whether the claim of a dead run was written, and prevent a later write of it."""
+        """Determine whether a dead run wrote the claim, record this in the ledger, and prevent a later write of the claim."""
 
 
 class DeltaTable:
     """A Delta table. Each claim is one transaction with its own application id, which Delta Lake accepts once.
 
     An empty transaction with the same id resolves a claim. Delta Lake skips the empty transaction if the claim is in the table.
-    Otherwise the empty transaction permanently prevents the claim from committing, even if a Spark process without its driver is
-    still writing. The table's history shows which of the two transactions committed.
+    Otherwise, the empty transaction permanently prevents the commit of the claim, even if a Spark process without a driver is still
+    writing. The history of the table shows which of the two transactions committed.
     """
 
     def __init__(self, spark: SparkSession, path: str, ledger: Ledger, log: str, mode: str) -> None:
         self._spark = spark
         self._path = path
         self._ledger = ledger
-        self._ledger_id = ledger.state().id  # set by the first write of the ledger
+        self._ledger_id = ledger.state().id  # empty for a ledger of version 1
         self._log = log
         self._mode = mode
 
     def put(self, claim: Claim, rows: DataFrame) -> None:
-        """Append, merge or replace; retry after conflicts with other writers.
+        """Append, merge or replace the rows, and retry after conflicts with other writers.
 
         Raises:
-            UsageError: the table has rows of this range from another writer, or the rows have no column `offset` to merge by.
+            UsageError: the table has rows of this range from another writer, or a merge has no column `offset`.
         """
         keyed = _OFFSET in rows.columns
         if self._mode == "merge" and not keyed:
@@ -76,7 +76,7 @@ class DeltaTable:
         self._ledger.finish(claim, rows.schema.simpleString(), alone=self._mode == "swap" and not keyed)
 
     def resolve(self, claim: Claim) -> None:
-        """Resolve a claim with an empty transaction of the same id."""
+        """Resolve a claim: commit an empty transaction with the id of the claim, and look both up in the table's history."""
         if not self._table_exists():
             self._ledger.drop(claim)
             return
@@ -124,7 +124,7 @@ class DeltaTable:
         self._spark.catalog.dropTempView(view)
 
     def _check_foreign_rows(self, claim: Claim) -> None:
-        """Raise UsageError if another writer's rows are in the range; only rows with the column `offset` can be checked."""
+        """Raise UsageError if rows of another writer are in the range. Do nothing for a table without the column `offset`."""
         table = self._spark.read.format("delta").load(self._path)
         if _OFFSET not in table.columns:
             return
@@ -140,11 +140,11 @@ class DeltaTable:
             )
 
     def _table_exists(self) -> bool:
-        """True if the table exists. The check uses Delta Lake, because the table may be on any file system."""
+        """Return True if the table exists. Spark opens the table for this check, because the table may be on any file system."""
         from pyspark.errors import AnalysisException
 
         try:
-            self._spark.read.format("delta").load(self._path).schema  # noqa: B018 - the access loads it
+            self._spark.read.format("delta").load(self._path).schema  # noqa: B018 - this access makes Spark open the table
         except AnalysisException as error:
             if error.getCondition() in (
                 "DELTA_TABLE_NOT_FOUND",
@@ -161,9 +161,9 @@ class DeltaTable:
         return f"delta.`{self._path}`"
 
     def _id(self, claim: Claim) -> str:
-        """Return the transaction's application id for a claim; Delta Lake accepts each id once.
+        """Return the application id of a claim's transaction; Delta Lake accepts each id once.
 
-        The id includes the ledger's id, because a new ledger of the same table numbers its claims from 1 again.
+        The id contains the ledger's id, because a new ledger of the same table numbers its claims from 1 again.
         """
         name = f"tutti/{self._log}/{claim.start}-{claim.end}/{claim.number}"
         return f"{name}/{self._ledger_id}" if self._ledger_id else name
@@ -175,8 +175,8 @@ class DeltaTable:
 class ParquetTable:
     """A Parquet table: a local or mounted directory with one subdirectory per range, `offsets=FIRST-LAST`.
 
-    A range is staged in a hidden directory, and one rename makes the range visible. A swap stages a whole new table next to this
-    one, with hard links to the ranges that stay. Then the swap exchanges the two directories.
+    A run stages a range in a hidden directory, and one rename makes the range visible. A swap stages a whole new table next to the
+    old one, with hard links to the ranges that stay. Then the swap exchanges the two directories.
     """
 
     def __init__(self, path: Path, ledger: Ledger, mode: str) -> None:
@@ -188,7 +188,7 @@ class ParquetTable:
         """Stage the rows, then rename their directory into the table. With mode "swap", exchange the whole table.
 
         Raises:
-            UsageError: a swap would split a range, or the directory has foreign files.
+            UsageError: the schemas differ, a swap would split a range, or the directory has foreign files.
             ClaimLost: another run took over the claim.
         """
         if self._mode == "swap":
@@ -208,7 +208,7 @@ class ParquetTable:
             sync_directory(self._path)
 
     def resolve(self, claim: Claim) -> None:
-        """Resolve a claim. A directory with its final name is complete; a staged directory is deleted."""
+        """Resolve a claim: it is in the table if its directory has the final name. Delete a staged directory."""
         shutil.rmtree(self._path / LEDGER_DIRECTORY / "staged" / _staged_name(claim.number), ignore_errors=True)
         shutil.rmtree(self._swap_directory(claim), ignore_errors=True)
         if not claim.swap and (self._path / directory_name(claim.start, claim.end)).exists():
@@ -217,10 +217,10 @@ class ParquetTable:
             self._ledger.drop(claim)
 
     def _swap(self, claim: Claim, rows: DataFrame) -> None:
-        """Replace the table. No other claim is open, so only a foreign process could write to the table during the swap.
+        """Replace the table. During a swap, no other claim is open, so only a foreign process could write to the table.
 
         Raises:
-            UsageError: a foreign process wrote during the swap; the message names the directory with its files.
+            UsageError: a foreign process wrote during the swap; the message contains the directory of its files.
         """
         check_swap(self._path, claim.start, claim.end)
         new_table = self._swap_directory(claim)
@@ -246,7 +246,8 @@ class ParquetTable:
         except UsageError as error:
             kept = new_table.rename(self._path.with_name(f"{self._path.name}.before-{claim.number}"))
             raise UsageError(
-                f"{self._path} was swapped, and another process wrote into the old table meanwhile: {kept} has the old table"
+                f"{self._path} was swapped, and another process wrote into the old table meanwhile: check the files of the old "
+                f"table in {kept}"
             ) from error
         shutil.rmtree(new_table, ignore_errors=True)
 
@@ -255,9 +256,7 @@ class ParquetTable:
 
 
 def directory_name(start: int, end: int) -> str:
-    """Return the directory name of a range: the names sort in the order of the offsets, and Spark reads them as the text column
-    `offsets`.
-    """
+    """Return the directory name of a range. Names sort in the order of offsets, and Spark reads them as text column `offsets`."""
     return f"offsets={start:019}-{end - 1:019}"
 
 
@@ -267,7 +266,7 @@ def ranges_of(path: Path) -> list[Path]:
 
 
 def check_parquet(path: Path) -> None:
-    """Raise UsageError if a directory contains files of anything but a backfill's Parquet table."""
+    """Raise UsageError if a directory contains files that do not belong to the Parquet table of a backfill."""
     if (path / "_spark_metadata").exists():
         raise UsageError(
             f"a streaming query writes --table {path}, and readers of it see only the files that the query lists: use --format "
@@ -283,7 +282,7 @@ def _staged_name(number: object) -> str:
 
 
 def check_swap(path: Path, start: int, end: int) -> None:
-    """Raise UsageError if a swap of [start, end) would split the range of a directory."""
+    """Raise UsageError if a swap of [start, end) would replace only a part of a range directory."""
     ranges = [_span(directory) for directory in ranges_of(path)]
     split = [span for span in ranges if span[0] < start < span[1] or span[0] < end < span[1]]
     if split:
@@ -295,13 +294,13 @@ def check_swap(path: Path, start: int, end: int) -> None:
 
 
 def _span(directory: Path) -> tuple[int, int]:
-    """Return the range [start, end) of a range directory."""
+    """Return the range of a range directory as (start, end); `end` is exclusive."""
     first, _, last = directory.name.partition("=")[2].partition("-")
     return int(first), int(last) + 1
 
 
 def _sync_tree(root: Path) -> None:
-    """Sync all files below a directory, so that a later rename exposes complete files even after a power loss."""
+    """Sync all files below a directory, so that the files are complete after a later rename, even after a power loss."""
     for directory, _, files in os.walk(root):
         for name in files:
             found = open_file(os.path.join(directory, name), os.O_RDONLY)
@@ -328,7 +327,7 @@ def _exchange(one: Path, other: Path) -> None:
 
 
 def _retry_conflicts(commit: Callable[[], None]) -> None:
-    """Run a commit, and retry it on the newer table after Delta Lake reports a conflict with a concurrent commit."""
+    """Run a commit. If Delta Lake reports a conflict with a concurrent commit, repeat the commit on the newer table."""
     for tries_left in reversed(range(_TRIES)):
         try:
             commit()

@@ -1,1 +1,1 @@
-"""Options, schema, credentials and requirements that the source, the sink and the backfill share."""
+"""Modules that the source, the sink and the backfill share: options, schema, credentials, requirements and locks."""

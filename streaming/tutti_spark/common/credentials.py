@@ -1,4 +1,4 @@
-"""Credentials from options. The driver reads the credentials, and the pickled options carry them to the workers."""
+"""Credentials from options. The driver reads the credentials, and workers get them in the pickled options."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ HIDDEN = "(not shown)"
 
 
 def credentials_of(given: Mapping[str, str]) -> Credentials | None:
-    """Return the credentials of a read or a write from its options, else from the driver's environment.
+    """Return the credentials in the options of a read or a write, or else those of the driver's environment.
 
     Raises:
         UsageError: the credentials are not usable; the message contains no token.
@@ -31,13 +31,15 @@ def credentials_of(given: Mapping[str, str]) -> Credentials | None:
         if path:
             return Credentials.read(path, token)
         if token:
-            raise UsageError(f"option {TOKEN!r} also needs {FILE!r}: that file has the keys of the gateways that may see the token")
+            raise UsageError(
+                f"option {TOKEN!r} also needs {FILE!r}: a file with the public keys of the gateways that may get the token"
+            )
         return from_environment()
     except ConfigError as error:
         raise UsageError(f"option {FILE!r}: {error}") from None
 
 
 def redacted(name: str, value: str) -> str:
-    """Return an option's value for a message; a placeholder if the option's name suggests a secret."""
+    """Return the value of an option as text for a message; a placeholder if the option's name suggests a secret."""
     low = name.lower()
     return HIDDEN if any(word in low for word in ("token", "secret", "password", "credential")) else repr(value)

@@ -10,7 +10,7 @@ from tutti.runtime.durable_files import open_file
 
 
 def is_held(file: Path) -> bool:
-    """True if a process holds the lock (flock) of a file; False if the file does not exist."""
+    """Return True if a process holds the lock (flock) of a file; False if the file does not exist."""
     try:
         found = open_file(file, os.O_RDWR)
     except FileNotFoundError:

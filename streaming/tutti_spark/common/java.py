@@ -1,4 +1,4 @@
-"""Finds and checks the Java that Spark's commands start, because Spark's own errors about a wrong Java are unclear."""
+"""Finds and checks the Java that Spark's commands start, because Spark's own errors about a wrong Java version are unclear."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _WAIT_S = 20.0
 
 
 class Java(NamedTuple):
-    """A working Java: its command, its full version, and its major version."""
+    """A Java installation: the path of its command, its full version, and its major version."""
 
     command: str
     version: str
@@ -25,10 +25,10 @@ class Java(NamedTuple):
 
 
 def find_java() -> Java:
-    """Return the Java that Spark would start: the one in JAVA_HOME, else the one on PATH.
+    """Return the Java that Spark would start: the one in JAVA_HOME, or else the one on PATH.
 
     Raises:
-        Unavailable: there is no Java, or it does not start; the message contains no advice.
+        Unavailable: Java is missing or does not start; the caller adds advice to the message.
     """
     home = os.environ.get("JAVA_HOME")
     command = shutil.which(str(Path(home, "bin", "java")) if home else "java")
@@ -40,18 +40,18 @@ def find_java() -> Java:
         raise Unavailable(f"{command} does not start ({type(error).__name__})") from error
     found = re.search(r'version "((?:1\.)?(\d+)[^"]*)"', run.stderr + run.stdout)
     if run.returncode or not found:
-        raise Unavailable(f"{command} -version ended with {run.returncode} and named no version")
+        raise Unavailable(f"`{command} -version` exited with status {run.returncode} and printed no version")
     return Java(command, found[1], int(found[2]))
 
 
 def check(spark_home: Path) -> None:
-    """Check before Spark starts that its Java is new enough.
+    """Check, before Spark starts, that the Java that Spark would use is new enough.
 
     Raises:
-        Unavailable: there is no Java, or it is too old.
+        Unavailable: Java is missing or too old.
     """
     if Path(os.environ.get("SPARK_CONF_DIR") or spark_home / "conf", "spark-env.sh").exists():
-        return  # this file may set JAVA_HOME
+        return  # spark-env.sh may set another JAVA_HOME, so the Java is unknown
     try:
         found = find_java()
     except Unavailable as error:

@@ -1,7 +1,8 @@
 """Options of the data source: parses text into typed, checked values.
 
-A Kafka option name is accepted if the option has the same meaning. An option is an error if it is wrong, unknown, given under both
-names, or not applicable to the kind of read. The error names the option, its value and the accepted values.
+The parser accepts the names of options of Spark's Kafka source that have the same meaning. An option is an error if it is wrong,
+unknown, given under both names, or not applicable to the kind of read. The message contains the option, its value and the accepted
+values.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from tutti_spark.common import credentials
 if TYPE_CHECKING:
     from tutti.common.credentials import Credentials
 
-#: "earliest", "latest", an offset, or an aware time, which means the first record at or after it.
+#: "earliest", "latest", an offset, or an aware datetime (the first record at or after this time).
 Position = Literal["earliest", "latest"] | int | datetime
 Kind = Literal["batch", "stream"]
 T = TypeVar("T")
@@ -62,7 +63,7 @@ ALIASES: dict[str, str] = {
     "maxOffsetsPerTrigger": "maxRecordsPerTrigger",
     "minOffsetsPerTrigger": "minRecordsPerTrigger",
 }
-#: Pairs of options that exclude each other. `parse` refuses both in one read. A read's option overrides its table's other one.
+#: Pairs of options that exclude each other in one read; an option of a read also overrides the other option of its table.
 _EXCLUSIVE = {
     "topicsPattern": "topics",
     "startingTimestamp": "startingOffset",
@@ -90,7 +91,7 @@ _HINTS = {
 }
 _CANONICAL = {name.lower(): name for name in (*TAKES, *ALIASES)}
 _INTEGER = re.compile(r"[+-]?\d+\Z")
-_CHARACTERS_MAX = 100  # length of an integer with leading zeros; Python refuses to parse thousands of digits
+_CHARACTERS_MAX = 100  # maximum length of an integer, because Python refuses to parse thousands of digits
 _DELAY = re.compile(r"(\d+)\s*([a-z]*)\Z")
 _UNIT_MS = {"": 1, "ms": 1, "s": 1000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
 
@@ -99,7 +100,8 @@ _UNIT_MS = {"": 1, "ms": 1, "s": 1000, "m": 60_000, "min": 60_000, "h": 3_600_00
 class ReadOptions:
     """Checked options of a read.
 
-    At most one of `gateways` and `paths` is set; `archive` is set alone or together with one of them. `start_name` and `end_name`
+    At most one of `gateways` and `paths` is set. `archive` can be set alone or together with one of these. `start_name` and
+    `end_name`
     are the option names that the user wrote: Tutti's or Kafka's.
     """
 
@@ -127,12 +129,12 @@ class ReadOptions:
 
     @property
     def origin(self) -> str:
-        """The origin of the records, as text for messages."""
+        """The origin of the records (gateways, directories or archive), as text for messages."""
         return self.gateways or ", ".join(self.paths) or self.archive or ""
 
 
 class _Given(dict[str, str]):
-    """The values of the given options, by Tutti's names."""
+    """The options that the user gave: Tutti's name -> value."""
 
     def __init__(self) -> None:
         """Create an empty set of options."""
@@ -144,21 +146,18 @@ class _Given(dict[str, str]):
 
 
 def canonical_name(option: str) -> str:
-    """Return Tutti's name of an option, from its name in upper or lower case or from Kafka's name.
-
-    Return an unknown name unchanged.
-    """
+    """Return Tutti's name of an option, given Tutti's or Kafka's name in any case; an unknown name unchanged."""
     name = _CANONICAL.get(option.lower(), option)
     return ALIASES.get(name, name)
 
 
 def exclusive_key(name: str) -> str:
-    """Return a key that is equal for options that exclude each other; `name` is Tutti's name of an option."""
+    """Return a key that is equal for two options that exclude each other. `name` is Tutti's name of an option."""
     return _EXCLUSIVE.get(name, name)
 
 
 def option_error(option: str, value: object, why: str = "") -> UsageError:
-    """Return the error for a value that an option (Tutti's or Kafka's name) does not accept."""
+    """Return the error for a wrong value of an option, which is given by Tutti's or Kafka's name."""
     reason = f" ({why})" if why else ""
     return UsageError(f"option {option!r} is {value!r}{reason}; it takes {TAKES[ALIASES.get(option, option)]}")
 
@@ -167,11 +166,11 @@ def parse(options: Mapping[str, str], kind: Kind | None = None) -> ReadOptions:
     """Check and convert all options.
 
     Args:
-        options: as Spark passes them: names in lower case, values as text, `load([...])` as JSON in `paths`.
-        kind: kind of the read. None means that the kind is unknown, which skips the checks that depend on it.
+        options: options as Spark passes them: names in lower case, values as text, and `load([...])` as JSON in `paths`.
+        kind: kind of the read (None: unknown, which skips the checks that depend on the kind).
 
     Raises:
-        UsageError: an option is wrong; the message names the option, the value and the accepted values.
+        UsageError: an option is wrong; the message contains the option, the value and the accepted values.
     """
     given = _canonical(options)
     gateways, paths = _origin(given, options)
@@ -211,7 +210,7 @@ def parse(options: Mapping[str, str], kind: Kind | None = None) -> ReadOptions:
 
 
 def _canonical(options: Mapping[str, str]) -> _Given:
-    """Return the given options by Tutti's names, without the `paths` of `load([...])`."""
+    """Return the given options under Tutti's names, without `paths` (from `load([...])`)."""
     given = _Given()
     for key, value in options.items():
         if key.lower() == "paths":
@@ -271,7 +270,10 @@ def _get(given: _Given, option: str, parser: Callable[[str, str], T]) -> T | Non
 
 
 def _origin(given: _Given, options: Mapping[str, str]) -> tuple[str | None, tuple[str, ...]]:
-    """Return the gateways' address, or the directories as absolute paths, because workers have a different working directory."""
+    """Return the gateways' url and no directory, or None and the directories.
+
+    Paths are absolute, because workers have a different working directory.
+    """
     many = next((value for key, value in options.items() if key.lower() == "paths"), None)
     if "gateways" in given:
         if "path" in given or many is not None:
@@ -305,7 +307,7 @@ def _json_paths(text: str) -> tuple[str, ...]:
 
 
 def local_path(name: str) -> str | None:
-    """Return the local path of a directory name, which may begin with `file:`; None for a URL of another scheme."""
+    """Return the local path of a directory name or a `file:` URL; None for a URL of another scheme."""
     scheme, separator, rest = name.partition(":")
     if separator and scheme == "file":
         return "/" + rest.lstrip("/")
@@ -320,7 +322,7 @@ def _local(name: str) -> str:
 
 
 def _archive(option: str, text: str) -> str:
-    """Return a URL unchanged, and a directory as an absolute path, because workers have a different working directory."""
+    """Return a URL unchanged. Return a directory as absolute path, because workers have a different working directory."""
     name = text.strip()
     if not name:
         raise option_error(option, text, "the name is empty")
@@ -411,7 +413,7 @@ def _integer(option: str, text: str, least: int, most: int) -> int:
 
 
 def _between(option: str, text: str, least: int, most: int) -> int:
-    """Return the integer in `text` if it is within the bounds."""
+    """Return the integer in `text`, after a check of its bounds."""
     word = text.strip()
     if len(word) > _CHARACTERS_MAX or not least <= int(word) <= most:
         raise option_error(option, text, "out of range")

@@ -1,7 +1,7 @@
 """Version requirements of Spark's Python processes, and a check of the current interpreter.
 
-This file imports only the standard library, and uses no feature newer than Python 3.9. The reason: `tutti doctor` runs the text of
-this file in the interpreter that Spark would start. That interpreter may be old and have no packages.
+`tutti doctor` runs the text of this file in the interpreter that Spark would start, which may be old and have no packages. So this
+file imports only the standard library, and uses no feature newer than Python 3.9.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import NamedTuple, TypedDict
 
 
 class VersionRange(NamedTuple):
-    """A range of versions: `least` or newer, and below `below` unless that is empty. pyproject.toml has the same ranges."""
+    """A range of versions from `least` up to, but without, `below` ("": no upper bound). pyproject.toml has the same ranges."""
 
     least: str
     below: str = ""
@@ -29,14 +29,14 @@ class VersionRange(NamedTuple):
         return f"{self.least} or newer" + (f", below {self.below}" if self.below else "")
 
     def fits(self, found: str) -> bool:
-        """True if version `found` is in the range."""
+        """Return True if version `found` is in the range."""
         return numbers(self.least) <= numbers(found) and (not self.below or numbers(found) < numbers(self.below))
 
 
 PYTHON = VersionRange("3.11", "3.14")
 SPARK = VersionRange("4.2", "4.4")
 JAVA_MIN = 17
-#: Packages that reading records needs.
+#: Packages that a process needs to read records.
 PACKAGES = {
     "google-crc32c": VersionRange("1.8"),
     "msgspec": VersionRange("0.20"),
@@ -44,14 +44,14 @@ PACKAGES = {
     "orjson": VersionRange("3.11"),
     "pyarrow": VersionRange("22"),
 }
-#: Packages that a job's own functions may need: they may be missing, but must not have a version outside of the range.
+#: Packages that the functions of a job may need. They may be missing, but a version outside of the range is an error.
 OPTIONAL = {"pandas": VersionRange("2.2", "3"), "protobuf": VersionRange("6.33")}
 MODULES = ("pyspark_tutti", "tutti_spark", "tutti")
 INSTALL = "-m pip install 'tutti-ingest[spark]'"
 
 
 def numbers(text: str) -> tuple[int, ...]:
-    """Return a version as numbers for comparison, without suffixes such as "rc1" or "+cu12"."""
+    """Return a version as a tuple of numbers for comparison, without suffixes such as "rc1" or "+cu12"."""
     found = re.match(r"\d+(\.\d+)*", text)
     return tuple(int(part) for part in found[0].split(".")) if found else ()
 
@@ -62,7 +62,7 @@ class InterpreterReport(TypedDict):
     Attributes:
         python, executable, host: the interpreter's version and path, and the name of its host.
         packages: versions of `PACKAGES` and `OPTIONAL`; "" for a missing package, "?" for an unknown version.
-        missing: the `MODULES` that the interpreter does not find.
+        missing: those of `MODULES` that the interpreter does not find.
     """
 
     python: str
@@ -73,7 +73,7 @@ class InterpreterReport(TypedDict):
 
 
 def describe_interpreter(optional: bool = True) -> InterpreterReport:
-    """Describe this interpreter, with `OPTIONAL` packages if requested."""
+    """Return the versions of this interpreter and its packages; with `optional`, also of the `OPTIONAL` packages."""
     return {
         "python": platform.python_version(),
         "executable": sys.executable,
@@ -84,7 +84,7 @@ def describe_interpreter(optional: bool = True) -> InterpreterReport:
 
 
 def version_errors(found: InterpreterReport) -> list[str]:
-    """Return a message for each version of a described interpreter that does not meet the requirements."""
+    """Return one message for each version in the report that does not meet the requirements."""
     wrong = [] if PYTHON.fits(found["python"]) else [f"it is Python {found['python']} ({PYTHON} is needed)"]
     for name, required in {**PACKAGES, **OPTIONAL}.items():
         installed = found["packages"].get(name, "")
@@ -100,11 +100,11 @@ def check() -> None:
     """Check once per process that this Spark process can read from Tutti.
 
     Raises:
-        UsageError: the version of Python, of Spark, or of a required package is wrong; the message has the required versions.
+        UsageError: the version of Python, of Spark, or of a required package is wrong; the message contains the required versions.
     """
     from pyspark import __version__ as spark
 
-    found = describe_interpreter(optional=False)  # optional packages are not needed here, because a job imports them itself
+    found = describe_interpreter(optional=False)  # only a job imports optional packages, so do not check them here
     wrong = version_errors(found)
     if not SPARK.fits(spark):
         wrong.append(f"pyspark is {spark} ({SPARK} is needed)")
@@ -122,7 +122,7 @@ def _version(name: str) -> str:
         return version(name)
     except PackageNotFoundError:
         pass
-    try:  # a package may be present without metadata
+    try:  # a package without metadata may still be importable
         return str(getattr(import_module(name.replace("-", "_")), "__version__", "?"))
     except ImportError:
         return ""

@@ -12,10 +12,10 @@ from tutti.errors import UsageError, invariant
 
 
 def spark_schema(columns: Sequence[str] | None) -> StructType:
-    """Return Spark's schema for these columns; None for all columns.
+    """Return Spark's schema for these columns (None: all columns).
 
     Raises:
-        UsageError: a column is unknown or occurs twice; the message names the option and all columns.
+        UsageError: a column is unknown or occurs twice; the message contains the option and the valid columns.
     """
     try:
         arrow = schema_of(check_columns(columns))
@@ -27,7 +27,7 @@ def spark_schema(columns: Sequence[str] | None) -> StructType:
 
 
 def check_requested_schema(asked: StructType, columns: Sequence[str] | None) -> None:
-    """Raise UsageError if the schema from `.schema(...)` differs from the source's schema."""
+    """Raise UsageError if the schema that the user gave in `.schema(...)` differs from the schema of the source."""
     given = spark_schema(columns)
     if asked != given:
         raise UsageError(

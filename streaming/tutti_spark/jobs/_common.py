@@ -1,7 +1,7 @@
 """Common part of the stateful jobs: arguments, settings, live and replay runs, and the comparison of their results.
 
-A live run reads the stream from gateways, and a replay reads the same stream from log files. Both have the same micro-batches,
-which end at ticks. So both give the same rows, late records and state. A job with findings of `deterministic` does not start.
+A live run reads the stream from gateways, and a replay reads the same stream from log files. Both runs have the same micro-batches,
+which end at ticks, so both compute the same rows, late records and state. A job with findings of `deterministic` does not start.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
     from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-#: Settings for equal replays, and the state store that `transformWithState` needs.
+#: Spark settings that make replays equal to live runs, and the state store that `transformWithState` needs.
 SETTINGS = {
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.streaming.noDataMicroBatches.enabled": "false",
@@ -35,7 +35,7 @@ Start = Callable[["DataFrame", argparse.Namespace], "StreamingQuery"]
 
 
 def parser(name: str, text: str | None) -> argparse.ArgumentParser:
-    """Return a parser with the common arguments; the first line of `text` is the description."""
+    """Return a parser with the common arguments. Its description is the first line of `text`."""
     command_line = argparse.ArgumentParser(prog=name, description=(text or "").partition("\n")[0])
     modes = command_line.add_subparsers(dest="mode", required=True)
     live = modes.add_parser("live", help="read from gateways until SIGTERM; resumes from its checkpoint")
@@ -55,9 +55,9 @@ def parser(name: str, text: str | None) -> argparse.ArgumentParser:
 
 
 def main(options: argparse.Namespace, job: Job, start: Start, lines: Callable[[SparkSession, str], list[bytes]]) -> int:
-    """Run a job; return 0 for success, 1 if the job is not deterministic or if live and replay differ.
+    """Run a job. Return 0 for success, 1 if the job is not deterministic or if the results of live run and replay differ.
 
-    `lines` returns a result as sorted lines. The last line on stdout is a JSON report.
+    `lines` is a function that returns a result as sorted lines. The last line on stdout is a JSON report.
     """
     from pyspark.sql import SparkSession
 
@@ -105,20 +105,20 @@ def stream(spark: SparkSession, options: argparse.Namespace) -> DataFrame:
 
 
 def departures_without_closing(records: DataFrame) -> DataFrame:
-    """Return departures with `offset`, without the closing record, which would move the watermark past all departures."""
+    """Return the departures with `offset`, without the closing record, whose event time would make all later departures late."""
     from pyspark.sql import functions as f
 
     return departures(records).where(f.col("event_time") < f.lit(CLOSING_TIME).cast("timestamp"))
 
 
 def to_parquet(rows: DataFrame, options: argparse.Namespace) -> StreamingQuery:
-    """Start a query that writes Parquet; Spark's file list has the files of each micro-batch once, even after kills."""
+    """Start a query that writes Parquet. Even after kills, Spark's file list contains the files of each micro-batch once."""
     writer = rows.writeStream.format("parquet").outputMode("append").option("path", options.out)
     return start_query(writer, options)
 
 
 def start_query(writer: DataStreamWriter, options: argparse.Namespace) -> StreamingQuery:
-    """Start a query; a replay, and a live run with --available-now, end after the available records."""
+    """Start a query. In a replay, and in a live run with --available-now, the query ends after the available records."""
     writer = writer.option("checkpointLocation", options.checkpoint)
     return (writer.trigger(availableNow=True) if options.mode == "replay" or options.available_now else writer).start()
 
@@ -133,7 +133,7 @@ def parquet_lines(spark: SparkSession, out: str) -> list[bytes]:
 
 
 def wait(query: StreamingQuery, *, until_stopped: bool) -> None:
-    """Wait until the query ends; with `until_stopped`, SIGTERM also ends the wait. Raise the error of a failed query."""
+    """Wait until the query ends, and raise the error of a failed query. With `until_stopped`, SIGTERM stops the query."""
     if not until_stopped:
         query.awaitTermination()
         return

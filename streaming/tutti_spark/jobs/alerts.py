@@ -3,8 +3,8 @@
     spark-submit alerts.py live --gateways tutti://127.0.0.1:7400 --out DIR --checkpoint DIR
     spark-submit alerts.py replay --path DIR --out DIR --checkpoint DIR --compare LIVE_DIR
 
-The third consecutive departure, in log order, that is at least half an hour late raises an alert. A punctual departure clears it,
-and so do three hours of event time without a departure. Cancelled departures have no effect.
+The third consecutive departure (in log order) that is at least half an hour late raises an alert. The alert is cleared by a
+punctual departure, or after three hours of event time without a departure. Cancelled departures have no effect.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 IN_A_ROW = 3
 LATE_MINUTES, IN_TIME_MINUTES = 30, 15
 QUIET_MS = 3 * 3_600_000
-#: `offset` is the offset of the departure that raised or cleared the alert; null if the timer cleared it.
+#: Schema of the result. `offset` is that of the departure that raised or cleared the alert; null if the timer cleared the alert.
 RESULT = "origin STRING, alert STRING, time TIMESTAMP, offset LONG, late_in_a_row INT"
 
 
@@ -39,7 +39,7 @@ class Watcher(StatefulProcessor):
         self._state = handle.getValueState("airport", "late_in_a_row INT, is_raised BOOLEAN, last_ms LONG")
 
     def handleInputRows(self, key: Any, rows: Any, timerValues: Any) -> Iterator[Row]:  # noqa: N802, N803 - Spark's
-        """Process the departures of one micro-batch in log order; Spark passes them in any order."""
+        """Process the departures of one micro-batch in log order. (Spark passes the departures in any order.)"""
         (origin,) = key
         late, is_raised, last_ms = self._state.get() if self._state.exists() else (0, False, 0)
         before_ms = last_ms
@@ -61,7 +61,7 @@ class Watcher(StatefulProcessor):
             self._handle.registerTimer(last_ms + QUIET_MS)
 
     def handleExpiredTimer(self, key: Any, timerValues: Any, expiredTimerInfo: Any) -> Iterator[Row]:  # noqa: N802, N803 - Spark's
-        """Clear the alert and the series after three hours without a departure."""
+        """Clear the alert and the count of late departures after three hours without a departure."""
         (origin,) = key
         late, is_raised, last_ms = self._state.get()
         self._state.clear()
@@ -69,11 +69,11 @@ class Watcher(StatefulProcessor):
             yield _alert_row(origin, "cleared", last_ms + QUIET_MS, None, late)
 
     def close(self) -> None:
-        """Do nothing: the processor holds no resources."""
+        """Do nothing, because the processor has no resources to release."""
 
 
 def alerts(departures: DataFrame) -> DataFrame:
-    """Return one row for each alert that was raised or cleared."""
+    """Return one row each time that an alert is raised or cleared."""
     from pyspark.sql import functions as f
 
     event_ms = f.unix_millis("event_time").alias("event_ms")

@@ -2,10 +2,10 @@
 
     spark-submit changes.py --gateways tutti://127.0.0.1:7400 --topics orders,items --changes DIR --state DIR --checkpoint DIR
 
-Each record is a change. Its topic is the name of a table, its key identifies a row, and its value is the row's new content (null:
+Each record is a change: its topic is the name of a table, its key identifies a row, and its value is the row's new content (null:
 the row is deleted). Each micro-batch is one commit, so each version of a Delta table shows all topics at one offset of the log. For
-example, no item appears without its order. The offset identifies a change: existing changes are not added again, and an older
-change never replaces a newer one. So a repeated micro-batch or a new checkpoint does not modify the tables.
+example, no item appears without its order. The offset identifies a change: the job never adds a change twice, and never replaces a
+newer change by an older one. So a repeated micro-batch or a new checkpoint does not modify the tables.
 """
 
 from __future__ import annotations
@@ -80,14 +80,14 @@ def start(spark: SparkSession, options: argparse.Namespace) -> StreamingQuery:
 
 
 def insert_changes(batch: DataFrame, first: int, table: str) -> None:
-    """Add the changes that the table lacks; `first` is the first offset of the batch, which limits the search."""
+    """Add the changes that the table lacks. `first` is the first offset of the batch; the merge scans the table only from there."""
     _merge(batch, table, f"t.offset = s.offset AND t.offset >= {first}", "WHEN NOT MATCHED THEN INSERT *")
 
 
 def update_state(batch: DataFrame, table: str) -> None:
     """Merge the newest change of each key into the table.
 
-    A deletion stays in the table as a row with a null value, to keep its offset.
+    A deletion stays in the table as a row with a null value, so that its offset still protects against older changes.
     """
     from pyspark.sql import functions as f
 

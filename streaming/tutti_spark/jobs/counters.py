@@ -3,10 +3,10 @@
     spark-submit counters.py live --gateways tutti://127.0.0.1:7400 --out counters.sqlite --checkpoint DIR
     spark-submit counters.py replay --path DIR --out other.sqlite --checkpoint DIR --compare counters.sqlite
 
-The log has one order, so one number per topic records the progress: the first offset that is not counted yet. The transaction that
-adds a micro-batch also updates this offset, and records below it are not added again. So each record is counted once, even if a
-batch is repeated, a second query runs, the checkpoint is new, or a replay uses the same file. Any database with transactions can
-replace SQLite.
+The log has one order, so one number is enough to store the progress: the first offset that is not counted yet. The transaction that
+adds a micro-batch also updates this offset, and the job skips records below the offset. So the job counts each record once, even
+with a repeated batch, a second query, a new checkpoint, or a replay into the same file. Any database with transactions can replace
+SQLite.
 """
 
 from __future__ import annotations
@@ -50,13 +50,13 @@ def start(rows: DataFrame, options: argparse.Namespace) -> StreamingQuery:
 
 
 def add(batch: DataFrame, file: str, log: str) -> None:
-    """Add those departures of `batch` that are not counted yet; the batch is from log `log`."""
+    """Add those departures of `batch` that are not counted yet. The batch comes from log `log`."""
     while not _added(batch, file, log):
-        pass  # another query committed first: the next attempt omits the records of that query
+        pass  # another query committed first, so try again without the records that it has counted
 
 
 def _added(batch: DataFrame, file: str, log: str) -> bool:
-    """Add a batch; False if another query moved the position since this function read it."""
+    """Add a batch and return True; return False if another query has moved the position since this function read it."""
     from pyspark.sql import functions as f
 
     with transaction(file) as database:
@@ -76,7 +76,7 @@ def _added(batch: DataFrame, file: str, log: str) -> bool:
 
 
 def counted(database: sqlite3.Connection, log: str) -> int:
-    """Return the first offset of log `log` that is not counted.
+    """Return the first offset of log `log` that is not counted yet.
 
     Raises:
         ValueError: the counters belong to a different log.
@@ -88,7 +88,7 @@ def counted(database: sqlite3.Connection, log: str) -> int:
 
 
 def check_topic(file: str, topic: str) -> None:
-    """Check that the file counts this topic. A file has only one offset, so it cannot count two topics.
+    """Check that the file counts this topic and no other, because the file stores only one offset.
 
     Raises:
         ValueError: the counters belong to a different topic.
@@ -123,7 +123,7 @@ def log_of(options: Any) -> str:
 
 
 def lines(spark: SparkSession | None, file: str) -> list[bytes]:
-    """Return the counters as sorted lines."""
+    """Return the counters as sorted text lines."""
     with transaction(file) as database:
         return [f"{row}\n".encode() for row in database.execute("SELECT * FROM counters ORDER BY origin, carrier")]
 

@@ -3,8 +3,8 @@
     spark-submit flights.py live --gateways tutti://127.0.0.1:7400 --weather weather.csv --out DIR --checkpoint DIR
     spark-submit flights.py replay --path DIR --weather weather.csv --out DIR --compare LIVE_DIR
 
-Both modes run the same expressions. Every figure is a count, an integer sum or a maximum, so it does not depend on the order of
-rows, and both modes give the same rows, byte for byte. The last line on stdout is a JSON report.
+Both modes evaluate the same expressions. Every figure is a count, an integer sum or a maximum, which do not depend on the order of
+rows. So both modes produce the same rows, byte for byte. The last line on stdout is a JSON report.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _WEATHER += "wind_speed DOUBLE, wind_gust DOUBLE, precip DOUBLE, pressure DOUBLE
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run the job with command-line arguments; return 0 for success, 1 if live and replay differ."""
+    """Run the job with command-line arguments. Return 0 for success, 1 if the results of live run and replay differ."""
     options = _parser().parse_args(arguments)
     from pyspark.sql import SparkSession
 
@@ -75,9 +75,9 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def live(spark: SparkSession, options: argparse.Namespace) -> dict[str, Any]:
-    """Stream into Parquet and return a report.
+    """Write the stream to Parquet files and return a report.
 
-    Spark's file sink lists the files of each batch in `_spark_metadata`. So readers that use Spark see a repeated batch only once.
+    Spark's file sink lists the files of each batch in `_spark_metadata`, so that readers that use Spark see a repeated batch once.
     """
     records = spark.readStream.format("tutti").option("gateways", options.gateways).option("topics", options.topic)
     records = records.option("startingOffset", "earliest").option("columns", "offset,value")
@@ -100,9 +100,10 @@ def live(spark: SparkSession, options: argparse.Namespace) -> dict[str, Any]:
 
 
 def closed(checkpoint: str) -> bool:
-    """True if a batch with the closing record's watermark is finished, so that the last windows are written.
+    """Return True if a batch with the watermark of the closing record is finished, so that the last windows are written.
 
-    The check reads the checkpoint, a local directory, because a restarted query without new records reports no watermark.
+    The function reads the watermark from the checkpoint, a local directory, because a restarted query without new records reports
+    none.
     """
     finished = [int(file.name) for file in Path(checkpoint, "commits").glob("[0-9]*")]
     if not finished:
@@ -113,7 +114,7 @@ def closed(checkpoint: str) -> bool:
 
 
 def replay(spark: SparkSession, options: argparse.Namespace) -> dict[str, Any]:
-    """Compute the rows from log directories, and report whether `live` wrote the same rows."""
+    """Compute the rows from log directories. Report whether the result of `live` has the same rows."""
     records = spark.read.format("tutti").option("path", options.path).option("topics", options.topic)
     if options.end is not None:
         records = records.option("endingOffset", options.end)
@@ -154,7 +155,7 @@ def digest(lines: Iterable[bytes]) -> str:
 def departures(records: DataFrame) -> DataFrame:
     """Parse records (offset, value) into departures with offset and event time, including the closing record (airport null).
 
-    A value that is not a departure stops the job with an error that names the value and its offset.
+    A value that is not a departure stops the job with an error that contains the value and its offset.
     """
     from pyspark.sql import functions as f
 
@@ -174,7 +175,7 @@ def departures(records: DataFrame) -> DataFrame:
 
 
 def weather(spark: SparkSession, path: str) -> DataFrame:
-    """Return the weather, one row per airport and hour, cached because each micro-batch joins it."""
+    """Return the weather, one row per airport and hour, as a cached DataFrame, because each micro-batch joins it."""
     from pyspark.sql import functions as f
 
     rows = spark.read.csv(path, schema=_WEATHER, header=True, nullValue="NA", mode="FAILFAST")
@@ -182,12 +183,12 @@ def weather(spark: SparkSession, path: str) -> DataFrame:
 
 
 def statistics(parsed: DataFrame, hourly: DataFrame) -> DataFrame:
-    """Return delays per airport and hour, with the weather of the scheduled hour where known."""
+    """Return the delays per airport and hour, with the weather of the scheduled hour if it is known."""
     from pyspark.sql import functions as f
 
     joined = parsed.withWatermark("event_time", WATERMARK_DELAY).join(f.broadcast(hourly), ["origin", "time_hour"], "left")
-    # Filter by event time instead of by the airport, although the closing record's airport is null. Spark would push a filter on
-    # the airport below the watermark operator, and that operator would then never see the closing record.
+    # Remove the closing record by its event time, and not by its null airport.
+    # Spark would push a filter on the airport below the watermark operator, which would then not see the closing record.
     joined = joined.where(f.col("event_time") < f.lit(CLOSING_TIME).cast("timestamp"))
     delay = f.col("dep_delay")
 

@@ -3,7 +3,7 @@
     spark-submit sessions.py live --gateways tutti://127.0.0.1:7400 --out DIR --checkpoint DIR
     spark-submit sessions.py replay --path DIR --out DIR --checkpoint DIR --compare LIVE_DIR
 
-The job outputs a bank when the watermark passes its end. It drops departures that arrive later, also in a replay.
+The job outputs a bank when the watermark passes the end of the bank. The job drops departures that arrive later, also in a replay.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ LATE_MINUTES = 15
 
 
 def banks(departures: DataFrame) -> DataFrame:
-    """Return each bank with its numbers of departures, late and cancelled departures, and its minutes of delay."""
+    """Return each bank with its number of departures, late departures and cancelled departures, and its minutes of delay."""
     from pyspark.sql import functions as f
 
     delay = f.col("dep_delay")

@@ -1,1 +1,1 @@
-"""The write side of the data source `tutti`: tasks stage records, the driver commits them."""
+"""The write side of the data source `tutti`: tasks stage records, and the driver commits the staged records."""

@@ -1,4 +1,4 @@
-"""Options and columns of the sink, checked before anything is written."""
+"""Options and columns of the sink, and their checks before the write."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tutti_spark.common import credentials
 if TYPE_CHECKING:
     from tutti.common.credentials import Credentials
 
-WRITE_ID_MAX = 200  # query id and writeId together form a producer name of at most 249 characters
+WRITE_ID_MAX = 200  # limited, because query id and writeId together form a producer name of at most 249 characters
 #: Each option and its accepted values. Errors and docs/how-to/spark.md use the same words.
 TAKES: dict[str, str] = {
     "gateways": "an address tutti://HOST:PORT, several hosts separated by commas",
@@ -25,13 +25,13 @@ TAKES: dict[str, str] = {
     **credentials.TAKES,
     "writeId": f"a name of this write, of up to {WRITE_ID_MAX} letters, digits, '.', '_' and '-': the same again writes nothing",
 }
-_SPARK_OPTIONS = frozenset({"checkpointlocation", "queryname"})  # options that Spark adds itself
+_SPARK_OPTIONS = frozenset({"checkpointlocation", "queryname"})  # options that Spark adds by itself
 _HINTS = {
     "path": "a write goes to gateways: use start() or save() without a path, and the option `gateways`.",
     "topics": "a write goes to one topic, or to the topics in the column 'topic': use `topic`.",
     "url": "use gateways.",
 }
-#: INSERT, insertInto and CREATE TABLE AS SELECT call a Python sink without the table's options (Spark 4.2 and 4.3).
+#: Advice for INSERT, insertInto and CREATE TABLE AS SELECT, for which Spark 4.2 and 4.3 omit the table's options.
 _TABLE_HINT = (
     "Spark does not pass a table's own options to a write: name them in the statement, "
     "INSERT INTO t WITH ('gateways' = 'tutti://HOST:PORT', 'topic' = 'NAME') SELECT ..., or in "
@@ -44,9 +44,13 @@ COLUMNS = ("value", "key", "topic", "timestamp", "headers")
 
 @dataclass(frozen=True, slots=True)
 class SinkOptions:
-    """Destination of a write.
+    """Destination and identity of a write.
 
-    `topic` applies to all records; None means that a column contains the topic. `write_id` is empty if not given.
+    Attributes:
+        gateways: url of the gateways.
+        topic: topic of all records (None: a column contains the topic).
+        write_id: the option `writeId`; empty if not given.
+        credentials: credentials of the client, if any.
     """
 
     gateways: str
@@ -56,10 +60,10 @@ class SinkOptions:
 
 
 def parse(options: Mapping[str, str], *, stream: bool) -> SinkOptions:
-    """Check every option.
+    """Check all options and return them.
 
     Raises:
-        UsageError: an option is wrong; the message names the option, the value and the accepted values.
+        UsageError: an option is wrong; the message contains the option, the value and the accepted values.
     """
     given: dict[str, str] = {}
     for key, value in options.items():
@@ -98,7 +102,7 @@ def check_columns(schema: StructType, options: SinkOptions, *, overwrite: bool) 
     """Check the columns of the DataFrame to write.
 
     Raises:
-        UsageError: a column is wrong; the message names the column, its type and the accepted type.
+        UsageError: a column is wrong (the message contains its name, its type and the accepted type), or `overwrite` is True.
     """
     if overwrite:
         raise UsageError(
@@ -123,7 +127,7 @@ def check_columns(schema: StructType, options: SinkOptions, *, overwrite: bool) 
 
 
 def _required_type(name: str, kind: DataType) -> str:
-    """Return the type that a column needs if it does not accept `kind`, else an empty string."""
+    """Return the type that a column must have; empty if `kind` is accepted."""
     if name in ("value", "key"):
         return "" if isinstance(kind, _TEXT_TYPES) else "string or binary"
     if name == "topic":

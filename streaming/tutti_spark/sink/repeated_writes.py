@@ -1,9 +1,9 @@
 """Recognises a repeated write by the last progress of its producer.
 
 A micro-batch of a stream is one write, so a second write with the same batch number is a repeat, even if its rows differ. In
-`foreachBatch`, a function may write several times. Within one run of the query, a second write is a different write. In a later
-run, the first write is a repeat of the earlier run's write. The progress then contains the id of the later run, so a further write
-in that run counts as different.
+`foreachBatch`, the function may write several times for one micro-batch. Two writes in the same run of the query are different
+writes. The first write in a later run repeats the write of the earlier run. When a run repeats a write, the progress gets the id of
+this run, so that another write in the same run counts as different.
 """
 
 from __future__ import annotations
@@ -19,23 +19,25 @@ import orjson
 from tutti.errors import Fenced, Refused
 
 LOG = logging.getLogger("tutti.spark")
-_DIGITS = 16  # hex digits of a digest; it only distinguishes two writes with the same name
+_DIGITS = 16  # hex digits of a digest; few are enough, because digests distinguish only writes with the same name
 _FORGET_ADVICE = "`tutti producers forget {name}` deletes the record of the earlier write, and the next write is then written again"
 
 
 @dataclass(frozen=True)
 class Write:
-    """A write, as described in its producer's progress.
+    """A write, as its producer's progress describes it.
 
     Attributes:
         name: name of the producer.
         batch: number of the micro-batch; -1 outside of a micro-batch.
-        stream: True if this is the only write of its micro-batch.
+        stream: True for a streaming sink, which writes each micro-batch once.
         named: True if the write has a writeId.
-        run: run of the query, needed if a micro-batch may have several writes; empty if unknown.
-        at: position in the log of the write's first staged batch. Each attempt has a different one.
+        run: id of the query's run, needed only in `foreachBatch`; empty if unknown.
+        at: position of the write's first staged batch in the log, different for each attempt.
         records: number of records.
-        topics, counts, digest: digests of its topics, of the records per topic, and of records and bytes per topic.
+        topics: digest of the topics.
+        counts: digest of the number of records per topic.
+        digest: digest of the number of records and bytes per topic.
     """
 
     name: str
@@ -56,8 +58,8 @@ class Write:
         return f"{what} with {self.records} records"
 
     def progress(self, first_result: Mapping[str, Any] | None = None) -> bytes:
-        """Return the progress to commit; for a repeat, `first_result` is the result of the first write, to which the latest run is
-        added.
+        """Return the progress to commit. For a repeat, `first_result` is the progress of the first write, which gets this run's
+        id.
         """
         keys = ("records", "topics", "counts", "digest")
         what = {key: getattr(self, key) for key in keys} if first_result is None else {key: first_result[key] for key in keys}
@@ -66,7 +68,7 @@ class Write:
 
 
 def digests(records: Mapping[str, int], sizes: Mapping[str, int]) -> tuple[str, str, str]:
-    """Return digests of the topics, of the records per topic, and of records and bytes per topic; row order has no effect."""
+    """Return digests of the topics, of the records per topic, and of records and bytes per topic, independent of the row order."""
     return (
         _digest(sorted(records)),
         _digest(dict(records)),
@@ -79,7 +81,11 @@ def _digest(what: object) -> str:
 
 
 def find_committed(last: bytes, wanted: Write) -> dict[str, Any] | None:
-    """Return the progress of this write if the log already has the write; None if it must be written.
+    """Return the committed progress if the log already contains this write; None if the sink must write it.
+
+    Args:
+        last: last committed progress of the producer.
+        wanted: the write to look for.
 
     Raises:
         Fenced: the log has a later micro-batch of the query, so another driver uses the checkpoint.
@@ -117,7 +123,7 @@ def find_committed(last: bytes, wanted: Write) -> dict[str, Any] | None:
 
 
 def _check_same(committed: Mapping[str, Any], wanted: Write, same: Mapping[str, bool]) -> None:
-    """Raise Refused if a different write has the same name."""
+    """Raise Refused if the committed write is a different write with the same name."""
     run = committed.get("run", "")
     if wanted.run and wanted.run == run and not wanted.named:
         raise Refused(
@@ -126,7 +132,7 @@ def _check_same(committed: Mapping[str, Any], wanted: Write, same: Mapping[str, 
             "the function of foreachBatch its own writeId",
             "progress",
         )
-    kind = "digest"  # the run is the same, or unknown
+    kind = "digest"  # in the same or an unknown run, a repeat must also have the same number of bytes
     if wanted.run and run and wanted.run != run:
         kind = "counts" if wanted.named else "topics"
     if not same[kind]:

@@ -1,7 +1,7 @@
-"""The sink: each task stages its records, and the driver makes the records of a whole batch visible with one transaction.
+"""The sink: each task stages its records, and the driver makes the records of all tasks visible with one transaction.
 
-The query id (from the checkpoint) and the batch number identify a batch. The progress of the query's producer in the log contains
-the batch number, so that no driver commits a batch twice (`repeated_writes.py`).
+The query id (from the checkpoint) and the batch number identify a micro-batch. The progress of the query's producer in the log
+contains the batch number, so that no driver commits a micro-batch twice (`repeated_writes.py`).
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ class StagedRecords(WriterCommitMessage):
     """Result of a task.
 
     Attributes:
-        producer: producer that staged the records; empty if the task had none.
+        producer: name of the producer that staged the records; empty if the task had no records.
         parts: the staged batches.
         payload: bytes of keys and values by topic.
-        query, batch, run: micro-batch of the write; empty and -1 outside of a streaming query.
-        instance: proof of ownership, which a request to delete the producer needs.
+        query, batch, run: query id, number and run of the micro-batch; empty, -1 and empty outside of a streaming query.
+        instance: instance id of the producer, which a request to delete the producer must contain.
     """
 
     producer: str
@@ -56,13 +56,13 @@ class StagedRecords(WriterCommitMessage):
 
 
 class _Sink:
-    """Common part of the batch and the streaming writer. A writer connects only when it writes."""
+    """Common part of the batch and the streaming writer. A writer connects to gateways only when it writes."""
 
     def __init__(self, options: SinkOptions) -> None:
         self._options = options
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> StagedRecords:
-        """Stage the records of a partition; each topic keeps the order of its records."""
+        """Stage the records of a Spark partition. The records of each topic keep their order."""
         query, micro_batch = _property("sql.streaming.queryId"), _property("streaming.sql.batchId")
         run = _run(_property("spark.jobGroup.id")) if query else ""
         staging: StagingProducer | None = None
@@ -103,7 +103,7 @@ class _Sink:
         self._release(staged)
 
     def _make_visible(self, name: str | None, write: Write, parts: Sequence[StagedBatch]) -> None:
-        """Commit once. If the outcome is unknown, look it up in the log under the next epoch, unless `name` is None."""
+        """Commit the write once. If the outcome is unknown and the write has a name, look the outcome up under the next epoch."""
         for last in (name is None, True):
             try:
                 with self._transactor(name) as transactor:
@@ -119,15 +119,15 @@ class _Sink:
                     raise Unknown(f"it is unknown whether {write} is in the log ({error}): {_unknown_advice(name)}") from error
 
     def _commit_repeat(self, name: str, write: Write, topic: str) -> None:
-        """Store in the progress that this run repeated the write, so that its next write counts as a different one.
+        """Store this run's id in the progress of the repeated write, so that another write of this run counts as different.
 
-        The progress commits with one staged record that never becomes visible.
+        The progress commits with one staged record, which never becomes visible.
         """
         commit_progress(
             self._options.gateways,
             name,
             topic,
-            # another write of this run may have committed in the meantime
+            # Check again, because another write of this run may have committed since the first check.
             lambda progress: write.progress(find_committed(progress, write)),
             connect_timeout=_CONNECT_TIMEOUT_S,
             credentials=self._options.credentials,
@@ -139,12 +139,12 @@ class _Sink:
         )
 
     def _release(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """Delete the tasks' producers. Their remaining staged records will never become visible."""
+        """Delete the producers of the tasks, which drops their staged records that no transaction has made visible."""
         staged = (message for message in messages if isinstance(message, StagedRecords))
         self._delete_producers([(message.producer, message.instance) for message in staged if message.producer])
 
     def _delete_producers(self, producers: Sequence[tuple[str, bytes]]) -> None:
-        """Delete producers; after a failure the gateways delete them once they are idle for a day."""
+        """Delete the state of producers. If this fails, the log deletes the state after an idle day."""
         for at in range(0, len(producers), limits.DELETE_PRODUCERS_MAX):
             connection = AdminClient(self._options.gateways, _CLEANUP_TIMEOUT_S, credentials=self._options.credentials)
             with contextlib.suppress(TuttiError), contextlib.closing(connection) as control:
@@ -152,7 +152,7 @@ class _Sink:
 
 
 class StreamSink(_Sink, DataSourceStreamArrowWriter):  # type: ignore[misc]  # as in Spark: takes Arrow
-    """Writes micro-batches."""
+    """Writes the micro-batches of a streaming query."""
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
         """Make the staged records of a micro-batch visible, all at one position of the log."""
@@ -162,7 +162,7 @@ class StreamSink(_Sink, DataSourceStreamArrowWriter):  # type: ignore[misc]  # a
         self._commit(f"spark-{query}", messages, batchId, stream=True)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
-        """Release the staged records. This does not undo a commit: the log may have a commit whose outcome is unknown here."""
+        """Release the staged records. This does not undo a commit, even if the outcome of the commit is unknown to the driver."""
         self._release(messages)
 
 
@@ -172,15 +172,14 @@ class BatchSink(_Sink, DataSourceArrowWriter):  # type: ignore[misc]  # as in Sp
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         """Make the staged records visible, all at one position of the log.
 
-        In `foreachBatch`, the micro-batch identifies the write.
+        In `foreachBatch`, query id, batch number and writeId identify the write.
         """
         write_id = self._options.write_id
         in_query = next((message for message in messages if isinstance(message, StagedRecords) and message.query), None)
         if in_query is not None and not (in_query.run or write_id):
             raise UsageError(
-                "the run of the query identifies a write in foreachBatch without a writeId, and the job group that Spark sets "
-                "names the run, but the function set another job group: give the write a writeId, or set no job group. Nothing was "
-                "written"
+                "this write in foreachBatch cannot be identified: it has no writeId, and the function replaced the job group in "
+                "which Spark stores the run of the query. Give the write a writeId, or set no job group. Nothing was written"
             )
         if in_query is not None:
             self._commit("-".join(filter(None, ("spark", in_query.query, write_id))), messages, in_query.batch)
@@ -201,14 +200,14 @@ def _accumulate(batches: Iterator[pa.RecordBatch], topic: str | None) -> Iterato
 
 
 def _unknown_advice(name: str | None) -> str:
-    """Return advice for a commit with an unknown outcome."""
+    """Return advice for the error message of a commit with an unknown outcome."""
     if name is None:
         return "check the log for its records before you repeat the write; a write with the option writeId can simply be repeated"
     return "repeat the same write, which checks the log first (a stream: start the query again)"
 
 
 def _totals_by_topic(staged: Sequence[StagedRecords]) -> tuple[dict[str, int], dict[str, int]]:
-    """Return the records and the bytes by topic."""
+    """Return the number of records by topic, and the number of bytes by topic."""
     records: dict[str, int] = {}
     sizes: dict[str, int] = {}
     for message in staged:
@@ -220,7 +219,7 @@ def _totals_by_topic(staged: Sequence[StagedRecords]) -> tuple[dict[str, int], d
 
 
 def _run(group: str) -> str:
-    """Return the run of a query, which is its job group; empty if the function of foreachBatch set another job group."""
+    """Return the id of a query's run, which Spark stores as job group; empty if foreachBatch's function set a different group."""
     try:
         return str(uuid.UUID(group))
     except ValueError:
@@ -228,12 +227,12 @@ def _run(group: str) -> str:
 
 
 def _payload(records: pa.RecordBatch) -> int:
-    """Return the bytes of keys and values."""
+    """Return the number of bytes of keys and values."""
     columns: list[Any] = [records.column(name) for name in ("key", "value") if name in records.schema.names]
     return sum(pc.sum(pc.binary_length(column)).as_py() or 0 for column in columns)
 
 
 def _property(name: str) -> str:
-    """Return a local property that Spark's driver set for the tasks of a job; empty if not set."""
+    """Return a local property that Spark's driver has set for the tasks of a job; empty if it has not."""
     context = TaskContext.get()
     return (context.getLocalProperty(name) if context is not None else "") or ""

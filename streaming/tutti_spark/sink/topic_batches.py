@@ -1,12 +1,14 @@
 """Accumulator: collects a task's records by topic, so that the task stages few, large batches.
 
-A transaction has a maximum number of batches, each batch has one topic, and Spark passes 10,000 rows at a time. Without the
-accumulator, rows for 1,000 topics would be 1,000 batches every 10,000 rows.
+The number of batches in a transaction is limited, each batch has one topic, and Spark passes 10,000 rows at a time. Without the
+accumulator, rows for 1,000 topics would become 1,000 batches for every 10,000 rows.
 
 Invariants
-- Records of one topic are emitted in their order of arrival.
-- A topic's records are emitted once they reach `SLICE_BYTES`. All records are emitted once the input since the last drain reaches
-  `INPUT_BYTES_MAX`. This bounds the memory of a task, because a waiting slice keeps its whole input batch in memory.
+- The accumulator emits the records of one topic in their order of arrival.
+- The accumulator emits the records of a topic as soon as they reach `SLICE_BYTES`, and all records as soon as the input since the
+last
+  drain reaches `INPUT_BYTES_MAX`. The second limit bounds the memory of a task, because a waiting slice keeps its whole input batch
+  in memory.
 - There is at most one batch for each MiB of records, plus one batch for each topic in each `INPUT_BYTES_MAX` of input.
 """
 
@@ -31,14 +33,14 @@ class Accumulator:
     """Collects record batches of the sink's columns by topic."""
 
     def __init__(self, topic: str | None) -> None:
-        """Create an empty accumulator; `topic` is the topic of all records, None if a column names it."""
+        """Create an empty accumulator; `topic` is the topic of all records, or None if a column contains the topic."""
         self._topic = topic
         self._buffered: dict[str, list[pa.RecordBatch]] = {}
         self._bytes: dict[str, int] = {}
         self._input_bytes = 0  # bytes of input since the last drain
 
     def add(self, batch: pa.RecordBatch) -> Iterator[tuple[str, pa.RecordBatch]]:
-        """Add a batch; yield each topic that has reached its limit, with its records in the form that `send_batch` accepts.
+        """Add a batch. Yield each topic that has reached a limit, with its records in the form that `send_batch` accepts.
 
         Raises:
             UsageError: a record has no topic.
@@ -53,7 +55,7 @@ class Accumulator:
             yield from self.drain()
 
     def drain(self) -> Iterator[tuple[str, pa.RecordBatch]]:
-        """Yield all waiting records by topic."""
+        """Yield each topic with its waiting records."""
         for topic in list(self._buffered):
             yield topic, self._pop(topic)
         self._input_bytes = 0
@@ -65,7 +67,7 @@ class Accumulator:
 
 
 def by_topic(batch: pa.RecordBatch, topic: str | None) -> Iterator[tuple[str, pa.RecordBatch]]:
-    """Split a batch by topic and keep each topic's order; with `topic`, all records belong to it.
+    """Split a batch by topic, and keep the order of each topic's records. With `topic`, all records belong to this topic.
 
     Raises:
         UsageError: a record has no topic.
@@ -89,7 +91,7 @@ def by_topic(batch: pa.RecordBatch, topic: str | None) -> Iterator[tuple[str, pa
     if len(topics) == 1:
         yield topics[0], records
         return
-    # One stable sort serves all topics: a filter per topic would read the batch once per topic.
+    # Sort once by topic (stable), because a filter for each topic would read the batch once per topic.
     codes = names.indices
     records = records.take(pc.sort_indices(codes))
     first = 0

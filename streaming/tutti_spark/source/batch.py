@@ -23,12 +23,13 @@ if TYPE_CHECKING:
     from tutti_spark.common.options import ReadOptions
 
 
-# No `pushFilters`: Spark (4.2.0, 4.3.0) reuses the filtered partitions for other uses of the relation, with wrong results.
+# The class has no `pushFilters`, because Spark (4.2.0, 4.3.0) would reuse filtered partitions for other queries, with wrong
+# results.
 class BatchReader(DataSourceReader):
-    """Plans at the first action: `latest` is the frontier at that moment.
+    """Plans the read at the first action. The position `latest` is the frontier at that moment.
 
-    Spark (4.2.0 and 4.3.0) keeps the plan for all later actions on the same relation, and does not call the driver's reader again.
-    So each task checks the age of its plan, and warns if the plan is old.
+    Spark (4.2.0 and 4.3.0) keeps the plan for all later actions on the same relation, and does not call the reader again. So each
+    task checks the age of its plan, and warns if the plan lacks newer records.
     """
 
     def __init__(self, options: ReadOptions) -> None:
@@ -58,8 +59,8 @@ class BatchReader(DataSourceReader):
         return read_partition(self._options, partition)
 
     def _warn_if_older(self, partition: InputPartition) -> None:
-        """Warn in the worker's log if records that were added after planning are missing from a read up to `latest`."""
-        with suppress(TuttiError):  # a real problem makes the read itself fail
+        """Warn in the worker's log if the log has records that are newer than the plan of a read up to `latest`."""
+        with suppress(TuttiError):  # the read itself reports a lasting error
             if not isinstance(partition, RecordsPartition):  # Spark's placeholder for an empty plan
                 if self.partitions():
                     _warn("it was planned while the range had no records, and now it has some")

@@ -1,11 +1,11 @@
 """Tables in Spark's catalog that read the log: `CREATE TABLE flights USING tutti OPTIONS (...)`.
 
-Spark (4.2.0 and 4.3.0) passes a table's options to a Python data source only once, when it requests the schema of a new table. For
-a read or a write of the table, Spark passes only the stored schema and the options of that read or write. So the schema carries the
-table's options, in the metadata key `tutti` of its first column.
+Spark (4.2.0 and 4.3.0) passes the options of a table to a Python data source only when it requests the schema of a new table. For a
+read or a write of the table, Spark passes only the stored schema and the options of that read or write. So the stored schema
+contains the options of the table, in the metadata key `tutti` of its first column.
 
-When a table is created, Spark passes each option twice, as X and as option.X, mixed with properties that are not options (provider,
-owner, comment, TBLPROPERTIES).
+For a new table, Spark passes each option twice, as X and as option.X, mixed with properties that are not options (provider, owner,
+comment, TBLPROPERTIES).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _PATHS = ("path", "archive", credentials.FILE)
 
 
 def new_table_options(options: Mapping[str, str]) -> dict[str, str] | None:
-    """Return the options of a table that Spark creates, by Tutti's names; None unless Spark creates a table.
+    """Return the options of a new table under Tutti's names; None if Spark does not create a table.
 
     Raises:
         UsageError: an option contains a secret.
@@ -45,12 +45,12 @@ def new_table_options(options: Mapping[str, str]) -> dict[str, str] | None:
             f"option {credentials.TOKEN!r} {credentials.HIDDEN} is refused for a table: its schema, which all readers see, would "
             f"contain the token. Use {credentials.FILE!r}, or pass the token to each read of the table: t WITH (token = '...')"
         )
-    # A later read may run in a different working directory.
+    # Make paths absolute, because a later read may run in a different working directory.
     return {name: _absolute(value) if name in _PATHS else value for name, value in found.items()}
 
 
 def with_metadata(schema: StructType, options: Mapping[str, str]) -> StructType:
-    """Return the schema of a new table, with the table's options in its metadata."""
+    """Return a copy of the schema with the options of the table in the metadata of the first column."""
     found = copy.deepcopy(schema)
     found.fields[0].metadata = {_KEY: dict(options)}
     return found
@@ -65,13 +65,13 @@ def without_metadata(schema: StructType) -> StructType:
 
 
 def merge_table_options(options: Mapping[str, str], schema: StructType) -> dict[str, str]:
-    """Merge the options of a read or a write with those of its table; the read's own options take precedence."""
+    """Return the options of a read or a write together with those of its table; the read's or write's own take precedence."""
     kept: dict[str, str] = next((field.metadata[_KEY] for field in schema.fields if _KEY in field.metadata), {})
     given = {exclusive_key(canonical_name(key)) for key in options}
     return {name: value for name, value in kept.items() if exclusive_key(name) not in given} | dict(options)
 
 
 def _absolute(names: str) -> str:
-    """Return file and directory names as absolute paths; URLs stay unchanged."""
+    """Return a list of names, separated by commas, with absolute paths for files and directories, and unchanged URLs."""
     local = ((name.strip(), local_path(name.strip())) for name in names.split(","))
     return ",".join(name if path is None else os.path.abspath(path) for name, path in local)

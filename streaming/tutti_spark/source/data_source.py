@@ -1,4 +1,4 @@
-"""`TuttiDataSource`, the class that Spark instantiates. Readers and writers are imported on use, so that discovery stays fast."""
+"""`TuttiDataSource`, the class that Spark instantiates. Its methods import readers and writers, so that discovery stays fast."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class TuttiDataSource(DataSource):
     """`format("tutti")` of `spark.read`, `readStream`, `write` and `writeStream`. docs/how-to/spark.md lists the options."""
 
     def __init__(self, options: dict[str, str]) -> None:
-        """Check first that this Python process has the required versions."""
+        """Check that this Python process has the required versions, and store the options."""
         requirements.check()
         super().__init__(options)
 

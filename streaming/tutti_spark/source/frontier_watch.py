@@ -1,7 +1,7 @@
 """Follows the frontier in a background thread, so that a stream reader always has a recent value.
 
-Spark asks for the latest offset every 10 ms, even when idle. One long poll at a time answers all of these calls. The poll returns
-when the frontier moves, so a query sees new records within one round trip and sends no useless requests.
+Spark requests the latest offset every 10 ms, even when the query is idle. One long poll at a time serves all of these calls. The
+poll returns when the frontier moves, so a query sees new records within one round trip and sends no useless requests.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _RETRY_SECONDS = limits.READ_RETRY_US / 1e6
 
 
 class Lag:
-    """Lag of a query, computed from the times and offsets of frontier moves."""
+    """Lag of a query, computed from the times at which the frontier moved and the offsets to which it moved."""
 
     def __init__(self) -> None:
         self._moves: deque[tuple[float, int]] = deque()
@@ -33,14 +33,15 @@ class Lag:
             return
         self._offset = offset
         if len(self._moves) == limits.SPARK_FRONTIER_SAMPLES_MAX:
-            # if the list is full, merge moves, so that the reported lag is too long rather than too short
+            # If the list is full, merge this move with the previous one, with the earlier time: the lag is then rather too long.
             now = self._moves.pop()[0]
         self._moves.append((now, offset))
 
     def at(self, processed: int, now: float) -> tuple[int, int]:
-        """Return the lag at `processed`: records up to the frontier, and milliseconds since the first of them was known.
+        """Return the lag of a query that has processed all records below `processed`, as (records, milliseconds).
 
-        `processed` must not decrease between calls.
+        The milliseconds count from the time at which the oldest unprocessed record became known. `processed` must not decrease
+        between calls.
         """
         while self._moves and self._moves[0][1] <= processed:
             self._moves.popleft()
@@ -50,15 +51,15 @@ class Lag:
 
 
 class FrontierWatch:
-    """Follows the frontier of a log until `stop`, or until no gateway answers within the retry time."""
+    """Follows the frontier of a log until `stop`, or until no gateway answers within `READ_RETRY_US`."""
 
     def __init__(self, source: Source, name: str, poll_seconds: float = limits.SPARK_POLL_US / 1e6) -> None:
         """Start the thread.
 
         Args:
-            source: origin to poll.
-            name: name of the origin, for errors.
-            poll_seconds: a long poll returns after this time if no record was added.
+            source: source of the log, for the polls.
+            name: name of the log's origin, for error messages.
+            poll_seconds: longest duration of a long poll without new records.
         """
         self._source = source
         self._name = name
@@ -71,12 +72,11 @@ class FrontierWatch:
         threading.Thread(target=self._follow, name="tutti-frontier", daemon=True).start()
 
     def frontier(self, at_least: int = 0) -> Frontier:
-        """Return the newest known frontier; wait until a frontier is known, the log exists, and the frontier is at least
-        `at_least`.
+        """Return the newest known frontier. Wait until the log exists and its frontier is at least `at_least`.
 
         Raises:
             Unavailable: no gateway answered in time, or the frontier stayed below `at_least`.
-            TuttiError: the poll failed; every later call raises the same error.
+            TuttiError: a poll failed; every later call raises the same error.
         """
         with self._changed:
             self._changed.wait_for(lambda: self._failure is not None or self._reaches(at_least), _RETRY_SECONDS)
@@ -87,7 +87,7 @@ class FrontierWatch:
             if self._frontier.offset < at_least:
                 raise Unavailable(
                     f"the query has read up to offset {at_least}, but {self._name} has committed only {self._frontier.offset} "
-                    f"for {_RETRY_SECONDS:.0f} s: is it a copy of an older state?"
+                    f"for {_RETRY_SECONDS:.0f} s: check whether its data directory is an older copy"
                 )
             return self._frontier
 
@@ -95,21 +95,21 @@ class FrontierWatch:
         return self._frontier is not None and bool(self._frontier.log) and self._frontier.offset >= offset
 
     def lag_at(self, processed: int) -> tuple[int, int]:
-        """Return the lag at `processed`: records up to the frontier, and milliseconds since the first of them was known."""
+        """Return the lag of a query that has processed all records below `processed`, as (records, milliseconds)."""
         with self._changed:
             return self._lag.at(processed, time.monotonic())
 
     def stop(self) -> None:
-        """Stop following; the thread ends after its present poll."""
+        """Stop following the frontier. The thread ends after its present poll."""
         self._stopped = True
 
     def _follow(self) -> None:
         known: int | None = None
-        timeout: float | None = None  # the default timeout for the first poll; later polls give a gateway time to restart
+        timeout: float | None = None  # first poll: the default timeout; later polls have more time, so that a gateway can restart
         while not self._stopped:
             try:
                 frontier = self._source.frontier(known, self._poll_seconds, timeout)
-            except Exception as error:  # noqa: BLE001 - `frontier` raises it: without this thread the frontier would never move
+            except Exception as error:  # noqa: BLE001 - stored, so that `frontier` raises the error in the caller's thread
                 with self._changed:
                     self._failure = error
                     self._changed.notify_all()

@@ -1,19 +1,20 @@
 """Lockstep: in each micro-batch, all streams of one query end at the same offset (option `lockstep`).
 
-Spark runs each source of a query in its own process, and the log may grow between two requests. But Spark requests offsets from one
-thread, from each source once per trigger, always in the same order. So the source with the first request leads: it decides the end
-of the micro-batch. The other sources return the leader's end, after their own view of the frontier has reached it.
+Spark runs each source of a query in its own process, and the log may grow between two requests. In each trigger, one thread of
+Spark requests the next offset once from each source, always in the same order. So the first source is the *leader*, which decides
+the end of the micro-batch. The other sources (*followers*) wait until their own frontier has reached the leader's end, and return
+this end.
 
-Counts verify that the requests match: at its request number k, a follower must find the leader's answer number k. Spark does not
-tell a source which query it belongs to, so only the counts can separate two queries with the same name.
+Counts verify that the requests match: in its request number k, a follower must find the leader's answer number k. Spark does not
+pass the query's identity to a source, so only the counts can detect two queries with the same name.
 
-The sources share one file in the driver's scratch directory, and change it under a lock:
+The sources of a driver share one file in the driver's scratch directory, and change the file under a lock:
 
     {"members": [...], "initial": ..., "leader": ..., "asked": k, "end": {"log", "begin", "offset"}, "terms": {...}}
 
-Each member locks its own file while it is alive. Spark requests the limits of all sources of a run before it requests any offset,
-and the sources join at that time. After the first offset request, a run accepts no more members. A later source belongs to the next
-run or to a different query. Such a source waits until no member is alive, and then resets the shared state.
+Each member locks its own file while it is alive. At the start of a run, Spark requests the read limits of all sources before any
+offset, and at that time the sources join. After the first offset request, a run accepts no more members. A source that comes later
+belongs to the next run or to a different query. This source waits until no member is alive, and then resets the shared state.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ from tutti import limits
 from tutti.errors import Unavailable, UsageError
 from tutti_spark.common.file_locks import is_held
 
-#: Options that the sources of one query must share: values as text, by name.
+#: Options that must be equal in all sources of a query: name -> value as text.
 Terms = Mapping[str, str]
 _JOIN_TIMEOUT_SECONDS = limits.SPARK_RELEASE_US / 1e6
 _JOIN_POLL_SECONDS = 0.02
@@ -44,7 +45,7 @@ def scratch_directory(option: str) -> Path:
     """Return the private scratch directory of Spark's driver; `option` is the option that needs it.
 
     Raises:
-        UsageError: SPARK_LOCAL_DIRS is not set, so Spark's driver did not start this process.
+        UsageError: SPARK_LOCAL_DIRS is not set, because Spark's driver did not start this process.
     """
     directories = os.environ.get("SPARK_LOCAL_DIRS", "")
     if not directories:
@@ -53,10 +54,10 @@ def scratch_directory(option: str) -> Path:
 
 
 class Lockstep:
-    """One source's membership in a lockstep."""
+    """Membership of one source in a lockstep."""
 
     def __init__(self, name: str, directory: Path | None = None) -> None:
-        """Open no file yet. All sources of the driver share `directory` (None: the driver's scratch directory)."""
+        """Create a membership that opens no file yet. All sources share `directory` (None: the driver's scratch directory)."""
         self._name = name
         self._directory = directory
         self._member = ""
@@ -65,10 +66,10 @@ class Lockstep:
         self._requests = 0
 
     def join(self) -> None:
-        """Join the run that is about to begin; further calls do nothing.
+        """Join the run that is about to begin. Further calls do nothing.
 
         Raises:
-            UsageError: another run uses the name, and the sources of that run do not end.
+            UsageError: another run uses the name and has not ended after `SPARK_RELEASE_US`.
         """
         if self._member:
             return
@@ -86,7 +87,7 @@ class Lockstep:
             time.sleep(_JOIN_POLL_SECONDS)
 
     def initial(self, terms: Terms, log: str, decide: Callable[[], int]) -> int:
-        """Return the offset at which all streams begin: the result of `decide` in the first stream that calls this.
+        """Return the offset at which all streams begin, which `decide` returns in the first stream that calls this method.
 
         Raises:
             UsageError: the other streams read a different log, or have different starting options.
@@ -94,7 +95,7 @@ class Lockstep:
         self.join()
         known = self._snapshot()["initial"]
         if known is None:
-            offset = decide()  # outside of the lock, because it can send requests
+            offset = decide()  # outside of the lock, because this call may wait for a gateway
             with self._update() as state:
                 self._check_member(state)
                 if state["initial"] is None:
@@ -105,12 +106,12 @@ class Lockstep:
         return int(known["offset"])
 
     def end(self, terms: Terms, log: str, begin: int, decide: Callable[[], int]) -> int:
-        """Return the end of the micro-batch that begins at `begin`: the result of `decide` in the leader.
+        """Return the end of the micro-batch that begins at `begin`, which `decide` returns in the leader.
 
-        Call it once in each trigger. The end equals `begin` when there is nothing to read yet.
+        The stream must call this method once in each trigger. The end equals `begin` if no record is available.
 
         Raises:
-            UsageError: the other streams have a different log, position or options; or a different query uses the same name.
+            UsageError: the other streams have a different log, position or options, or another query uses the same name.
         """
         self.join()
         self._requests += 1
@@ -119,7 +120,9 @@ class Lockstep:
             return self._decide_as_leader(terms, log, begin, decide())
         self._check_member(state)
         if state["asked"] != self._requests:
-            raise self._name_conflict(f"Spark asked its streams {state['asked']} times, and this stream {self._requests} times")
+            raise self._name_conflict(
+                f"its leading stream has had {state['asked']} offset requests, and this stream {self._requests}"
+            )
         end = state["end"]
         self._check_log(end["log"], log)
         self._check_terms(state["terms"], terms)
@@ -157,14 +160,14 @@ class Lockstep:
         with self._update() as state:
             self._check_member(state)
             if state["leader"] not in (None, self._member):
-                raise self._name_conflict("Spark asked two leaders at the same time")
+                raise self._name_conflict("two streams became the leader at the same time")
             end = {"log": log, "begin": begin, "offset": offset}
             state.update({"leader": self._member, "asked": self._requests, "terms": dict(terms), "end": end})
         return offset
 
     def _check_member(self, state: Mapping[str, Any]) -> None:
         if self._member not in state["members"]:
-            raise self._name_conflict("another run began and replaced the members")
+            raise self._name_conflict("another run has begun and replaced the members of this run")
 
     def _check_log(self, theirs: str, mine: str) -> None:
         if theirs != mine:
@@ -189,7 +192,7 @@ class Lockstep:
         )
 
     def _snapshot(self) -> dict[str, Any]:
-        """Return a consistent copy of the shared state."""
+        """Return a copy of the shared state, read under the lock."""
         with self._lock(fcntl.LOCK_SH):
             return self._read()
 
@@ -202,16 +205,16 @@ class Lockstep:
 
     @contextmanager
     def _update(self) -> Iterator[dict[str, Any]]:
-        """Lock the shared state for a change, and write it at the end of the block."""
+        """Lock the shared state for a change, and write the state at the end of the block."""
         with self._lock(fcntl.LOCK_EX):
             try:
                 state = self._read()
-            except Unavailable:  # a member was killed during its write, so its query has ended
+            except Unavailable:  # a member was killed while it wrote the state, so its query has ended
                 state = dict(_INITIAL_STATE)
             before = json.dumps(state)
             yield state
             if (after := json.dumps(state)) != before:
-                # Spaces overwrite the rest of a longer old state. A truncation would be a second step, and a kill could prevent it.
+                # Pad with spaces to the old length, because a kill could prevent a separate truncation.
                 os.pwrite(self._state_file, after.encode().ljust(os.fstat(self._state_file).st_size), 0)
 
     @contextmanager

@@ -1,8 +1,9 @@
 """Offsets of a stream as Spark stores them in its checkpoint: `{"log": uuid, "offset": n, "from": m}`.
 
-After a crash in batch 0, Spark requests the initial offset again, although its offset log may already have the end of that batch.
-With `latest`, the second answer differs from the first. So every end includes the start of its own batch, and a batch is planned
-only from its end: [from, offset). A batch begins earlier only if Spark did not store the ends of the batches before it
+Each end contains the start of its batch (`from`), and the source plans a batch only from its end: [from, offset). The reason is a
+crash
+in batch 0: Spark requests the initial offset again, although its offset log may already contain the end of batch 0. With `latest`,
+the second answer differs from the first. A batch begins before `from` only if Spark did not store the ends of earlier batches
 (`batch_range`). The UUID identifies the log, because offsets of one log have no meaning in a different log.
 """
 
@@ -17,7 +18,7 @@ from tutti.errors import UsageError
 
 @dataclass(frozen=True, slots=True)
 class StreamOffset:
-    """The start and the end of a micro-batch. They are equal at the start of a query that has not read any records."""
+    """The log, end (`offset`) and start (`begin`) of a micro-batch. Start and end are equal in the initial offset of a query."""
 
     log: str
     offset: int
@@ -33,7 +34,7 @@ class StreamOffset:
         """Parse an offset from Spark's checkpoint.
 
         Raises:
-            UsageError: the data has a different form, because another source or a newer release wrote the checkpoint.
+            UsageError: the data has a different form; another source or a newer release may have written the checkpoint.
         """
         if isinstance(data, dict) and set(data) == {"log", "offset", "from"}:
             log, offset, begin = data["log"], data["offset"], data["from"]
@@ -45,7 +46,7 @@ class StreamOffset:
         )
 
     def data(self) -> dict[str, Any]:
-        """Return the stored form. Equal offsets give equal text, because Spark compares offsets as text."""
+        """Return the form for the checkpoint. Equal offsets must give equal JSON text, because Spark compares the text."""
         return {"log": self.log, "offset": self.offset, "from": self.begin}
 
 
@@ -59,7 +60,7 @@ def check_log(offset: StreamOffset, log: str, origin: str) -> None:
 
 
 def batch_range(start: StreamOffset, end: StreamOffset) -> tuple[int, int]:
-    """Return the records [a, b) of the batch that ends at `end`, independent of the start that Spark assumes.
+    """Return the range [a, b) of the batch that ends at `end`; `start` is the start that Spark assumes.
 
     With `asyncProgressTrackingEnabled`, Spark stores the ends of only some batches. After a failure, `start` is the last stored
     end. The batches between `start` and `end` become part of this batch and are read again, so that no record is lost.
@@ -70,7 +71,7 @@ def batch_range(start: StreamOffset, end: StreamOffset) -> tuple[int, int]:
     check_log(start, end.log, "the planned batch")
     if end.begin > end.offset:
         raise UsageError(f"the batch would begin at {end.begin}, above its end {end.offset}: the checkpoint is corrupt")
-    if start.offset == start.begin:  # no batch has ended here, so this may be the second answer of `initialOffset`
+    if start.offset == start.begin:  # an initial offset, which differs between two calls with `latest`, so only `end` counts
         return end.begin, end.offset
     if start.offset > end.begin:
         raise UsageError(
@@ -81,11 +82,11 @@ def batch_range(start: StreamOffset, end: StreamOffset) -> tuple[int, int]:
 
 
 def next_end(start: int, available: int, records_max: int | None) -> int:
-    """Return the end of the batch that begins at `start`; `start` itself when there is nothing to read yet.
+    """Return the end of the batch that begins at `start`; `start` itself if no record is available.
 
     Args:
         start: first offset of the batch.
-        available: first offset that must not be read yet.
-        records_max: limit of a batch, in offsets of the log.
+        available: end of the available records.
+        records_max: limit of a batch, in offsets of the log (None: no limit).
     """
     return max(start, available if records_max is None else min(available, start + records_max))

@@ -18,10 +18,10 @@ if TYPE_CHECKING:
 
 
 def source_of(options: ReadOptions) -> Source:
-    """Open the origin in the options, for any log that it has. Gateway connections are shared within the process."""
+    """Open the origin that the options name, whatever its log is. The process shares connections to gateways."""
     log: Source | None = None
     if options.gateways is not None:
-        from tutti.sources.spark_queries import QueryProgress
+        from tutti.sources.query_progress import QueryProgress
 
         log = QueryProgress(options.gateways, credentials=options.credentials)
     elif options.paths:
@@ -38,17 +38,19 @@ def source_of(options: ReadOptions) -> Source:
 
 
 def source_of_log(options: ReadOptions, log: str, seen: int, gateways: Iterable[tuple[str, int]] = ()) -> Source:
-    """Open the log (without a log: the archive) for a worker that reads a planned partition.
+    """Open the log (for a read of an archive alone: the archive) in a worker that reads a planned partition.
+
+    Gateways on the worker's host come first. The gateways in the options may have left the group since the read was planned.
 
     Args:
-        options: options of the read. Their gateways may have left the group since.
-        log: UUID of the log that the read was planned on.
-        seen: lower bound of the frontier when the read was planned.
-        gateways: host and port of each gateway known at that time, in order of preference. Gateways on this host come first.
+        options: options of the read.
+        log: UUID of the log in the plan.
+        seen: lower bound of the frontier in the plan.
+        gateways: host and port of each gateway in the plan, in order of preference.
 
     Raises:
-        UsageError: the directories now have a different log.
-        Refused: the gateways now have a different log (raised by the first request).
+        UsageError: the directories contain a different log than the plan.
+        Refused: the gateways have a different log than the plan; the first request raises this error.
     """
     if options.gateways is not None:
         from tutti.common.gateway_url import Address, parse_url
@@ -64,14 +66,17 @@ def source_of_log(options: ReadOptions, log: str, seen: int, gateways: Iterable[
     files = _files(options.paths, log)
     found = files.frontier().log
     if found != log:
-        _files.cache_clear()  # so the next task opens the directories again
-        raise UsageError(f"{options.origin} holds log {found}, but the read was planned on log {log}: the log was replaced")
+        _files.cache_clear()  # make the next task open the directories again
+        raise UsageError(
+            f"{options.origin} contains log {found}, but the read was planned on log {log}: the log was replaced, so start the "
+            "read again"
+        )
     return files
 
 
 @lru_cache(maxsize=limits.ARCHIVES_OPEN_MAX)
 def open_archive(where: str, log: str) -> Archive:
-    """Open an archive once per process; the cache is keyed by log ("" for any), because an archive can be recreated."""
+    """Open an archive once per process and log ("" for any log), because another log's archive can replace an archive."""
     from tutti.archive.catalog import Archive
 
     return Archive(where, log)
@@ -79,7 +84,7 @@ def open_archive(where: str, log: str) -> Archive:
 
 @lru_cache(maxsize=limits.SPARK_DIRECTORIES_MAX)
 def _files(paths: tuple[str, ...], log: str) -> FileSource:
-    """Open directories once per process, because Spark reuses workers; keyed by log, because a directory can be recreated."""
+    """Open directories once per process and log: Spark reuses workers, and another log's directory can replace a directory."""
     from tutti.sources.files import FileSource
 
     return FileSource(paths)

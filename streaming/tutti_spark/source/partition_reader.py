@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from tutti.sources.source import Source
     from tutti_spark.common.options import ReadOptions
 
-#: Advice for a partition that could not be read. Other errors contain their own advice.
+#: Advice in the error message for a partition that cannot be read, by class of error; other errors contain their own advice.
 _ADVICE: dict[type[TuttiError], str] = {
     Unavailable: "start one of these gateways, or name others in `gateways`; the query resumes from its checkpoint",
     OffsetOutOfRange: "retention has removed records since this was planned: keep more, or set failOnDataLoss to false",
@@ -39,10 +39,10 @@ def read_partition(options: ReadOptions, partition: InputPartition) -> Iterator[
     records that retention removes during the read, and logs a warning.
 
     Raises:
-        TuttiError: as `source_of_log` and `Source.scan`; the error of a scan names the records, the partition and the gateway.
+        TuttiError: as `source_of_log` and `Source.scan`; the message contains the unread records, the partition and the gateway.
     """
     if not isinstance(partition, RecordsPartition):
-        return  # Spark's placeholder for a read without partitions
+        return  # Spark passes a placeholder partition if the plan is empty
     requirements.check()
     _freeze_modules()
     from tutti.data.frames.columns import COLUMNS
@@ -50,7 +50,7 @@ def read_partition(options: ReadOptions, partition: InputPartition) -> Iterator[
 
     source = source_of_log(options, partition.log, partition.end, partition.gateways)
     scan = _scan_function(source, options, partition)
-    # The topics were resolved when the read was planned. A topic may not exist yet at the gateway that serves this partition.
+    # The topics existed when the read was planned, but a gateway that lags may not know a new topic yet (`absent_ok`).
     request = ScanRequest(partition.start, partition.end, partition.topics, options.columns or COLUMNS, absent_ok=True)
     while request.start < partition.end:
         position = request.start
@@ -77,7 +77,7 @@ def read_partition(options: ReadOptions, partition: InputPartition) -> Iterator[
 def _scan_function(
     source: Source, options: ReadOptions, partition: RecordsPartition
 ) -> Callable[[ScanRequest], Iterator[ScanBatch]]:
-    """Return the function that scans a part of the partition, from local files if permitted, and from an archive if any."""
+    """Return the function that scans a part of the partition: from an archive, local files or gateways, as the options permit."""
 
     def scan_log(request: ScanRequest) -> Iterator[ScanBatch]:
         local = [address for address in source.addresses if options.short_circuit and is_local_host(address.host)]
@@ -97,7 +97,7 @@ def _scan_function(
 
 
 def _add_context(error: TuttiError, source: Source, options: ReadOptions, partition: RecordsPartition, position: int) -> None:
-    """Add the unread records, the gateway and the remedy to the message of an error."""
+    """Add the unread records, the gateway or directory, and advice to the message of an error."""
     where = f"gateway {source.addresses[0]}" if source.addresses else options.origin
     advice = next((f"; {text}" for kind, text in _ADVICE.items() if isinstance(error, kind)), "")
     error.args = (
@@ -109,8 +109,8 @@ def _add_context(error: TuttiError, source: Source, options: ReadOptions, partit
 
 @cache
 def _freeze_modules() -> None:
-    """Exempt loaded modules from garbage collection.
+    """Exempt loaded modules from garbage collection, which saves 20 ms in each task.
 
-    Spark's daemon runs a collection after each task, and these modules would add 20 ms to it.
+    Spark's daemon runs a full collection after each task.
     """
     gc.freeze()

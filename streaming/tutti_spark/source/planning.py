@@ -27,11 +27,13 @@ _JSON_BYTES_PER_NAME = 3  # bytes of JSON around each name: two quotes and a com
 class RecordsPartition(InputPartition):
     """Records [start, end) of log `log`, restricted to `topics` (None: all topics).
 
+    The partition contains the addresses of all known gateways, because a worker may start after all gateways in the options have
+    left the group.
+
     Attributes:
-        gateways: host and port of the gateways known when the read was planned, in this partition's order of preference. A task may
-            run in a process without connections, after all gateways of the options have left the group.
-        log_start: the start of the log when the read was planned. Records below it come from the archive.
-        planned: time of planning in seconds since 1970; only in the last partition of a range that ends at `latest`.
+        gateways: host and port of each gateway that the driver knows, in this partition's order of preference.
+        log_start: start of the log at the time of planning, below which records come from the archive.
+        planned: time of planning in seconds since 1970; set only in the last partition of a range that ends at `latest`.
     """
 
     def __init__(
@@ -58,7 +60,7 @@ class RecordsPartition(InputPartition):
 
 
 def topics_text(topics: tuple[str, ...] | None) -> str:
-    """Return the topics as text for a message; if there are many, only the first ones."""
+    """Return the topics as text for a message; of many topics, only the number and the first names."""
     if topics is None:
         return "all topics"
     some = ", ".join(topics[:_TOPICS_SHOWN])
@@ -66,7 +68,7 @@ def topics_text(topics: tuple[str, ...] | None) -> str:
 
 
 def offset_of(source: Source, option: Literal["starting", "ending"], options: ReadOptions, frontier: Frontier) -> int:
-    """Return the offset for the "starting" or "ending" options at the given frontier.
+    """Return the offset that the "starting" or "ending" options mean at the given frontier.
 
     Raises:
         OffsetOutOfRange: the offset is above the frontier, or below the start of the log while failOnDataLoss is true.
@@ -87,10 +89,10 @@ def offset_of(source: Source, option: Literal["starting", "ending"], options: Re
 
 
 def clamp_to_log_start(offset: int, frontier: Frontier, options: ReadOptions) -> int:
-    """Return `offset`. With failOnDataLoss=false, raise it to at least the start of the log, and warn about the skipped records.
+    """Return `offset`, or the start of the log if that is higher; in this case, warn about the skipped records.
 
     Raises:
-        OffsetOutOfRange: retention removed records from `offset` on, and failOnDataLoss is true.
+        OffsetOutOfRange: retention has removed records from `offset` on, and failOnDataLoss is true.
     """
     if offset >= frontier.start:
         return offset
@@ -103,10 +105,10 @@ def clamp_to_log_start(offset: int, frontier: Frontier, options: ReadOptions) ->
 
 
 def frontier_after_trim(source: Source, known: Frontier, error: OffsetOutOfRange) -> Frontier:
-    """Return the present frontier after a read below `known` failed with `error`, because retention may have removed records.
+    """Return a new frontier after a read within `known` failed with `error`, because retention may have removed records since.
 
     Raises:
-        OffsetOutOfRange: `error` itself, if retention removed nothing since `known`.
+        OffsetOutOfRange: the given `error`, if retention has not moved the start of the log since `known`.
     """
     now = source.frontier()
     if now.start <= known.start:
@@ -115,14 +117,14 @@ def frontier_after_trim(source: Source, known: Frontier, error: OffsetOutOfRange
 
 
 def partitions(source: Source, frontier: Frontier, start: int, end: int, options: ReadOptions) -> list[InputPartition]:
-    """Return partitions that contain each record of [start, end) of the requested topics once; an empty list for no records."""
+    """Return partitions that together contain each requested record of [start, end) once; an empty list for an empty range."""
     start = clamp_to_log_start(start, frontier, options)
     if start >= end:
         return []
     topics = topics_of(source, options, end)
     if topics == ():
         return []
-    # one partition saves the round trip of planning
+    # A small range is one partition, which saves the request for a plan.
     if options.partitions_min is None and end - start <= limits.SPARK_SMALL_RECORDS:
         return [RecordsPartition(frontier.log, start, end, topics, _gateway_orders(source)(0), _log_start(source))]
     try:
@@ -137,7 +139,7 @@ def partitions(source: Source, frontier: Frontier, start: int, end: int, options
 
 
 def _log_start(source: Source) -> int:
-    """Return the start of the log, for a source that also has an archive; 0 without one."""
+    """Return the start of the log if the source also has an archive; 0 without an archive."""
     from tutti.sources.tiered import TieredSource
 
     return source.log_start if isinstance(source, TieredSource) else 0
@@ -156,7 +158,10 @@ def _split(source: Source, start: int, end: int, topics: tuple[str, ...] | None,
 
 
 def _gateway_orders(source: Source) -> Callable[[int], tuple[tuple[str, int], ...]]:
-    """Return each partition's order of gateways: partitions start with different gateways, and unresponsive gateways are last."""
+    """Return a function from a partition's number to its order of gateways.
+
+    Partitions begin with different gateways, to spread the load. Unresponsive gateways come last.
+    """
     responsive = source.responsive
     rest = [address for address in source.addresses if address not in responsive]
 
@@ -170,19 +175,19 @@ def _gateway_orders(source: Source) -> Callable[[int], tuple[tuple[str, int], ..
 def partition_count(size: int, processors: int) -> int:
     """Return the number of partitions for a range of `size` bytes.
 
-    The result is one partition for each processor of this machine if each is large enough for a task, and more if partitions would
-    be too large. The result is a power of two, as core counts usually are, so that the tasks end at the same time.
+    The range gets one partition for each processor, unless these would be too small for a task, and more partitions if these would
+    be too large. The result is a power of two, as core counts usually are, so that all tasks end at about the same time.
     """
-    # A task takes 30 ms of CPU time in Python and 20 to 60 ms in the JVM, independent of its size.
+    # Small partitions are inefficient: a task of any size takes 30 ms of CPU time in Python and 20 to 60 ms in the JVM.
     wide = min(processors, size // limits.SPARK_SPLIT_BYTES_MIN)
     return min(1 << round(math.log2(max(wide, size / limits.SPARK_SPLIT_BYTES, 1))), limits.SPLITS_MAX)
 
 
 def topics_of(source: Source, options: ReadOptions, end: int) -> tuple[str, ...] | None:
-    """Return the topics to read in a range up to `end`; None for all.
+    """Return the topics to read in a range up to `end`; None for all topics.
 
-    A pattern is matched when a range is planned. A log up to `end` has every topic with a record in the range, and a later topic
-    has no record in the range. So a range has the same records at any time and at any gateway.
+    The planner matches a pattern with the topics that exist at `end`: a topic that was created later has no record in the range. So
+    a range has the same records at any time and at any gateway.
     """
     if options.topics_pattern is None:
         return options.topics

@@ -1,7 +1,7 @@
 """Reports a query's progress to the gateways, for `tutti queries` and for producers that wait for the query.
 
-A thread sends a report when the position moves, and otherwise a keep-alive. So the query never waits for a gateway. Reports are
-hints: a failed report is repeated, and never ends a query.
+A thread sends a report when the position moves, and otherwise a keep-alive, so that the query never waits for a gateway. A failed
+report never ends a query, because the thread repeats it.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from tutti import limits
 from tutti.errors import Refused
 
 if TYPE_CHECKING:
+    from tutti.sources.query_progress import QueryProgress
     from tutti.sources.source import Source
-    from tutti.sources.spark_queries import QueryProgress
     from tutti_spark.common.options import ReadOptions
 
 _INTERVAL_S = limits.SPARK_REPORT_US / 1e6
@@ -31,7 +31,7 @@ _SUBMIT = "org.apache.spark.deploy.SparkSubmit"
 
 
 class Reporter:
-    """Reports the position of one run of a query to the gateways, from the first position until `stop`."""
+    """Reports the position of a query run to the gateways, from the first call of `processed` until `stop`."""
 
     def __init__(
         self,
@@ -43,10 +43,10 @@ class Reporter:
         """Start the report thread, if `source` reads from gateways.
 
         Args:
-            source: origin of the query's records.
+            source: source of the query's records.
             options: options of the read.
-            lag_at: returns the lag of an offset as (records, milliseconds).
-            least: returns the lowest position of all streams with the query name, given this stream's offset; None while unknown.
+            lag_at: function that returns the lag at an offset as (records, milliseconds).
+            least: function from this stream's offset to the lowest position of all streams with the query name (None: unknown).
         """
         self._gateways = _gateways_of(source, options)
         self._options = options
@@ -55,21 +55,23 @@ class Reporter:
         self._run_id = secrets.token_hex(8)
         self._changed = threading.Condition()
         self._offset = self._reported = -1
-        self._started = False  # True once a gateway has stored a position of this run; from then on, the position never decreases
+        self._started = False  # True once a gateway has stored a position of this run; later positions are never lower
         self._flushing = self._stopped = False
         if self._gateways is not None:
             self._label = driver_label()
             threading.Thread(target=self._run_thread, args=(self._gateways,), name="tutti-report", daemon=True).start()
 
     def processed(self, offset: int) -> None:
-        """Record that all records below `offset` are processed. Called every 10 ms, so it must stay cheap."""
+        """Record that all records below `offset` are processed. Spark's poll calls this every 10 ms, so the method must be
+        cheap.
+        """
         if offset != self._offset:
             with self._changed:
                 self._offset = offset
                 self._changed.notify_all()
 
     def flush(self, seconds: float) -> None:
-        """Wait up to `seconds` until the last position is reported, because the process may be about to end."""
+        """Wait up to `seconds` until the last position is reported. Useful before the process may end."""
         if self._gateways is None:
             return
         with self._changed:
@@ -88,7 +90,7 @@ class Reporter:
         return self._stopped or self._reported != self._offset
 
     def _wait(self, seconds: float) -> bool:
-        """Wait for a new position (at most `_KEEP_ALIVE_S`), and at least `seconds` unless `flush` waits; False after `stop`."""
+        """Wait up to `_KEEP_ALIVE_S` for a new position, but at least `seconds` unless `flush` waits. Return False after `stop`."""
         until = time.monotonic() + seconds
         with self._changed:
             self._changed.wait_for(self._has_update, _KEEP_ALIVE_S)
@@ -110,7 +112,7 @@ class Reporter:
             except Refused as error:
                 pause = _UNSUPPORTED_PAUSE_S if error.code == "unknown_action" else _KEEP_ALIVE_S
                 continue
-            except Exception:  # noqa: BLE001 - a report is a hint: the query continues, and the next report may succeed
+            except Exception:  # noqa: BLE001 - a failed report must not end the query, and the next report may succeed
                 pause = _KEEP_ALIVE_S
                 continue
             with self._changed:
@@ -128,7 +130,7 @@ class Reporter:
             label=self._label,
             topics=options.topics and options.topics[: limits.TOPICS_A_REPORT_MAX],
             lag_ms=lag_ms,
-            back=not self._started,  # a new run may begin below the stored position, with an older checkpoint
+            back=not self._started,  # with an older checkpoint, a new run begins below the stored position
             patience=_KEEP_ALIVE_S,
         )
 
@@ -136,7 +138,7 @@ class Reporter:
 def _gateways_of(source: Source, options: ReadOptions) -> QueryProgress | None:
     if options.gateways is None:
         return None
-    from tutti.sources.spark_queries import QueryProgress
+    from tutti.sources.query_progress import QueryProgress
     from tutti.sources.tiered import TieredSource
 
     log = source.log if isinstance(source, TieredSource) else source
@@ -146,7 +148,8 @@ def _gateways_of(source: Source, options: ReadOptions) -> QueryProgress | None:
 def driver_label() -> str:
     """Return the script (or the `--name`) that runs the driver, its host and its process id, as `SCRIPT@HOST:PID`.
 
-    Spark does not pass the application's name to a source. This process is a child of the driver, so /proc has the command line.
+    Spark does not pass the application's name to a source, so this function reads the command line of its parent, the driver, in
+    /proc.
     """
     driver = os.getppid()
     what = _job_of(_command(driver)) or _script_of(_command(_parent(driver))) or "spark"
@@ -154,7 +157,7 @@ def driver_label() -> str:
 
 
 def _job_of(command: list[str]) -> str:
-    """Return the name of the job in a `spark-submit` command line; empty if a different program started the driver."""
+    """Return the name of the job in a `spark-submit` command line; empty for another command line."""
     if _SUBMIT not in command:
         return ""
     arguments = command[command.index(_SUBMIT) + 1 :]
@@ -177,7 +180,7 @@ def _script_of(command: list[str]) -> str:
 
 
 def _command(process: int) -> list[str]:
-    """Return the command line of a process; empty where /proc does not show it."""
+    """Return the command line of a process; empty if /proc does not contain it."""
     try:
         return Path(f"/proc/{process}/cmdline").read_text("utf-8", "replace").rstrip("\0").split("\0")
     except OSError:

@@ -1,6 +1,7 @@
 """The streaming reader: chooses the end of each micro-batch and plans its partitions.
 
-One instance lives in a driver-side Python process while the query runs. Workers unpickle copies that only call `read`.
+One instance lives in a Python process of the driver while the query runs. Workers unpickle copies, of which Spark calls only
+`read`.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ _FLUSH_SECONDS = 2.0
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Reads the committed log as it grows. Offsets given to Spark cover decided records only."""
+    """Reads the committed log as it grows. The offsets that Spark gets never exceed the frontier."""
 
     def __init__(self, options: ReadOptions) -> None:
         self._options = options
@@ -54,18 +55,18 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._processed: int | None = None
         self._open_reporter: Reporter | None = None
         self._position: SharedPosition | None = None
-        # Last search without a result, as (begin, last tick, upto). Until there is a tick after `last tick`, a batch from `begin`
-        # has no tick below `upto` at which to end.
+        # Result of the last vain search for a tick, as (begin, last tick, upto).
+        # A batch from `begin` cannot end below `upto` before the log has a tick after `last tick`.
         self._tick_search = (-1, -1, 0)
-        self._bytes_limit = (-1, -1, -1)  # (begin, end, found): maxBytesPerTrigger limits a batch of [begin, end) to [begin, found)
+        self._bytes_limit = (-1, -1, -1)  # (begin, end, found): maxBytesPerTrigger shortens a batch [begin, end) to [begin, found)
         self._triggered: float | None = None  # monotonic time of the last batch
 
     def __reduce__(self) -> tuple[type[StreamReader], tuple[ReadOptions]]:
-        """Pickle only the options, because workers need nothing else."""
+        """Pickle only the options, because workers need no other attribute."""
         return StreamReader, (self._options,)
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
-        """Return the start of a query without a checkpoint. Spark calls this twice, so the first result is kept."""
+        """Return the start of a query without a checkpoint. Spark calls this twice, so both calls return the first result."""
         if self._initial is None:
             frontier = self._watch.frontier()
 
@@ -79,10 +80,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._initial.data()
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's name
-        """Return one limit if triggers are limited. Spark accepts only one; `latestOffset` itself applies all of the options."""
+        """Return one of the limits in the options, because Spark accepts only one. `latestOffset` applies all of them."""
         options = self._options
         if self._lockstep is not None:
-            self._lockstep.join()  # Spark calls this for all sources of a query before it requests an offset from any source
+            self._lockstep.join()  # early enough: Spark requests the limits of all sources before it requests any offset
         if options.query_name and options.gateways is not None and self._position is None:
             self._position = SharedPosition(options.query_name, scratch_directory("queryName"))
         if options.records_max is not None:
@@ -92,11 +93,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadAllAvailable() if options.records_min is None else ReadMinRows(options.records_min)
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
-        """Make this run end at the present frontier."""
+        """Store the present frontier as the end of this run."""
         self._target = self._source.frontier().offset
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802 - Spark's name
-        """Return the end of the next batch; `start` unchanged if there is nothing to read."""
+        """Return the end of the next batch; `start` unchanged if no batch is possible yet."""
         begin = StreamOffset.parse(start)
         self._frontier(begin)
         self._processed = begin.offset
@@ -107,18 +108,18 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             end = self._lockstep.end(self._terms, begin.log, begin.offset, lambda: self._decide(begin, limit))
         if end == begin.offset:
             if self._target is not None:
-                self._reporter.flush(_FLUSH_SECONDS)  # the run and its process may end after this call
+                self._reporter.flush(_FLUSH_SECONDS)  # after this call, the run is complete and its process may end
             return start
         self._triggered = monotonic()
         found = StreamOffset(begin.log, end, begin.offset)
-        self._frontier(found)  # in a lockstep, another stream may have chosen an end above this stream's frontier
+        self._frontier(found)  # wait for the frontier, because the leader of a lockstep may have seen a higher one
         return found.data()
 
     def _decide(self, begin: StreamOffset, limit: ReadLimit) -> int:
-        """Return this stream's choice of the batch's end; the batch's start if there is nothing to read."""
+        """Return the end that this stream chooses for the batch; the start of the batch if no batch is possible yet."""
         frontier = self._frontier(begin)
         available = frontier.offset if self._target is None else min(frontier.offset, self._target)
-        limited = not isinstance(limit, ReadAllAvailable)  # with the trigger `once`, Spark ignores the limits of the options
+        limited = not isinstance(limit, ReadAllAvailable)  # the trigger `once` reads all records, without the limits in the options
         if available <= begin.offset or (limited and self._waits_for_more(available - begin.offset)):
             return begin.offset
         while True:
@@ -129,16 +130,16 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 planning.clamp_to_log_start(begin.offset, frontier, self._options)
 
     def _waits_for_more(self, records: int) -> bool:
-        """True if `records` are fewer than `minRecordsPerTrigger`. `maxTriggerDelay` bounds the wait; a final batch never waits."""
+        """Return True if the batch waits for `minRecordsPerTrigger`, for at most `maxTriggerDelay`. A final batch never waits."""
         options = self._options
         if options.records_min is None or records >= options.records_min or self._target is not None or self._triggered is None:
             return False
         return monotonic() - self._triggered < options.delay_ms / MS
 
     def _batch_end(self, begin: int, available: int, frontier: Frontier, limited: bool) -> int:
-        """Return the batch's end; `begin` if no end is possible yet.
+        """Return the end of the batch; `begin` if no end is possible yet.
 
-        The bytes and ticks of records that retention removed are not counted.
+        Bytes and ticks count only from the start of the log, because retention may have removed the first records of the batch.
         """
         every = self._options.cut_ticks
         end = next_end(begin, available, self._options.records_max if limited else None)
@@ -152,8 +153,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         start = max(begin, searched_upto - 1 if known else begin, frontier.start)
         if start < available and (found := self._source.tick_end(start, upto, available, every)) > start:
             return found
-        # Spark calls this every 10 ms, so search again only after a new tick, or in newly available records. The last offset is
-        # searched again, because its tick may have been decided later.
+        # Spark calls this every 10 ms, so the next call searches only new records, or all records after a new tick.
+        # The next search includes the last searched offset again, because a tick at this offset may be decided later.
         self._tick_search = (begin, frontier.tick, available)
         return begin
 
@@ -173,13 +174,13 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return min(found, end)
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802 - Spark's name
-        """Return the frontier and the query's lag, which Spark shows as `sources[].latestOffset` of the progress."""
+        """Return the frontier and the query's lag, which Spark shows in `sources[].latestOffset` of the query's progress."""
         frontier = self._watch.frontier()
         records, milliseconds = self._watch.lag_at(frontier.offset if self._processed is None else self._processed)
         return {"log": frontier.log, "offset": frontier.offset, "lagRecords": records, "lagMs": milliseconds}
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
-        """Plan the batch that ends at `end`. Repeated planning gives the same records."""
+        """Plan the batch that ends at `end`. A repeated call plans the same records."""
         last = StreamOffset.parse(end)
         first, after = batch_range(StreamOffset.parse(start), last)
         frontier = self._frontier(last)
@@ -190,7 +191,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return read_partition(self._options, partition)
 
     def commit(self, end: dict[str, Any]) -> None:
-        """Do nothing: Spark's checkpoint records the progress, and a query never deletes records."""
+        """Do nothing, because Spark's checkpoint stores the progress, and a query never deletes records."""
 
     def stop(self) -> None:
         """Stop the threads and release the locks."""
@@ -204,13 +205,13 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._frontier_watch.stop()
 
     def _frontier(self, known: StreamOffset) -> Frontier:
-        """Return the frontier after checking that it belongs to the log of `known` and is not below `known`."""
+        """Return the frontier. Check that its log is that of `known`, and wait until it is not below `known`."""
         check_log(known, self._watch.frontier().log, self._options.origin)
         return self._watch.frontier(known.offset)
 
     @property
     def _terms(self) -> dict[str, str]:
-        """The options that all streams of a lockstep must share, because the leading stream decides for all."""
+        """Options that must be equal in all streams of a lockstep, because the leader decides the end for all streams."""
         options = self._options
         given = {
             "cut": options.cut_ticks and f"tick:{options.cut_ticks}",
@@ -237,7 +238,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     @property
     def _watch(self) -> FrontierWatch:
         if self._frontier_watch is None:
-            # A tick adds no record, so it does not end a long poll. If batches end at ticks, poll once per tick.
+            # A tick does not end a long poll, because it adds no record; so if batches end at ticks, poll once per tick.
             microseconds = limits.SPARK_POLL_US if self._options.cut_ticks is None else limits.TICK_INTERVAL_US
             self._frontier_watch = FrontierWatch(self._source, self._options.origin, microseconds / 1e6)
         return self._frontier_watch

@@ -177,7 +177,7 @@ def test_the_doctor_names_ports_of_a_gateway(running: DevGroup, tmp_path: Path) 
 
 def test_queries_and_named_readers(running: DevGroup) -> None:
     """Proves that a query is listed with its last report, a named reader with its saved position, and both with their lag."""
-    from tutti.sources.spark_queries import QueryProgress
+    from tutti.sources.query_progress import QueryProgress
 
     assert tutti("queries", url=running.url).out == "no queries and no named readers\n"
     with QueryProgress(running.url) as query:

@@ -19,8 +19,8 @@ from tests.support.running_group import RunningGroup
 from tests.support.waiting import wait_until
 from tutti import Producer, Reader, Receipt, TooLarge, UsageError
 from tutti.errors import TuttiError
+from tutti.sources.query_progress import QueryProgress
 from tutti.sources.query_wait import QueryWait
-from tutti.sources.spark_queries import QueryProgress
 
 WAIT_S = 60.0
 

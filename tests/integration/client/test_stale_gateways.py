@@ -13,8 +13,8 @@ from tutti.errors import Behind, OffsetOutOfRange, Unavailable
 from tutti.producer import Producer
 from tutti.reader import Reader
 from tutti.sources.flight import FlightSource
+from tutti.sources.query_progress import QueryProgress
 from tutti.sources.source import wait_for_log
-from tutti.sources.spark_queries import QueryProgress
 
 PATIENCE_S = 60.0
 

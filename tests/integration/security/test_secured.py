@@ -30,7 +30,7 @@ from tutti.data.scan_request import ScanRequest
 from tutti.io.admin import AdminClient
 from tutti.security.tokens import Access, change_tokens
 from tutti.sources.flight import FlightSource
-from tutti.sources.spark_queries import QueryProgress
+from tutti.sources.query_progress import QueryProgress
 from tutti.transactions import StagingProducer
 from tutti_gateway.transport.keys import generate
 

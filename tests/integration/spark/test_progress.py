@@ -15,7 +15,7 @@ from tests.support.commands import tutti
 from tests.support.gateway_process import GatewayProcess
 from tests.support.running_group import RunningGroup
 from tutti import Producer
-from tutti.sources.spark_queries import QueryProgress
+from tutti.sources.query_progress import QueryProgress
 
 pytestmark = pytest.mark.spark
 

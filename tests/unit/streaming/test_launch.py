@@ -39,7 +39,7 @@ def test_no_job_hides_a_module_of_the_standard_library() -> None:
 
 
 def test_a_job_that_is_not_there_names_those_that_are() -> None:
-    with pytest.raises(UsageError, match="no job 'nothing'; there are alerts, "):
+    with pytest.raises(UsageError, match="no job 'nothing': use one of alerts, "):
         launch.job("nothing")
 
 

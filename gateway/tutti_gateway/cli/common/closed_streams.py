@@ -1,7 +1,7 @@
-"""Replacement of standard streams that the parent process closed (`tutti ... 2>&-`).
+"""Replaces standard streams that the parent process closed (`tutti ... 2>&-`) with the null device.
 
-Python sets such a stream to None, and the next file opened gets its descriptor. Without replacement, text that a library writes to
-descriptor 2 would end up in that file.
+Without the replacement, the next file that the process opens gets the free descriptor 0, 1 or 2. A library that writes a message to
+descriptor 2 would then write into that file.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ import sys
 
 
 def replace_closed_streams() -> None:
-    """Open the null device on each closed standard descriptor; text written to a closed standard error is discarded."""
+    """Open the null device on each closed standard descriptor, and discard text that is written to a closed standard error."""
     for number, stream in enumerate((sys.stdin, sys.stdout, sys.stderr)):
         if stream is None and not _is_open(number):
-            os.open(os.devnull, os.O_RDWR)  # open() returns the lowest free descriptor, which is this one
+            os.open(os.devnull, os.O_RDWR)  # open() returns the lowest free descriptor, which is the closed one
     if sys.stderr is None:
         sys.stderr = io.TextIOWrapper(io.FileIO(os.devnull, "w"), "utf-8", write_through=True)
 

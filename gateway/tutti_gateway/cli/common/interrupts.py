@@ -1,10 +1,10 @@
 """SIGINT (Ctrl-C) handling of a `tutti` process.
 
 While modules load, Ctrl-C ends the process at once, because nothing needs cleanup yet. A KeyboardInterrupt raised inside a
-half-imported module can end as a traceback, as a misleading error, or as a crash in a C extension.
+half-imported module could cause a traceback, a misleading error, or a crash in a C extension.
 
-Afterwards the first Ctrl-C raises KeyboardInterrupt. The second one ends the process at once: an exception would interrupt the
-cleanup that the first one started.
+Once a command runs, the first Ctrl-C raises KeyboardInterrupt, which starts the cleanup. A second Ctrl-C ends the process at once,
+because a second exception would interrupt the cleanup at an arbitrary line.
 """
 
 from __future__ import annotations
@@ -16,26 +16,26 @@ from types import FrameType, TracebackType
 
 EXIT_INTERRUPTED = 130
 INTERRUPTED = "interrupted\n"
-#: A terminal and a parent process may both send SIGINT for one Ctrl-C: a second signal within this time is ignored.
+#: For one Ctrl-C, a terminal and a parent process may both send SIGINT, so a second SIGINT within this time is ignored.
 _DUPLICATE_S = 0.25
 
 
 def install_handler() -> None:
-    """Install the SIGINT handler, unless the process already handles or ignores SIGINT."""
+    """Install the SIGINT handler, unless the process ignores SIGINT or has a handler of its own."""
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, _on_first)
 
 
 def ignore_interrupts() -> None:
-    """Ignore SIGINT from here on: the process is about to end with a known exit code."""
+    """Ignore SIGINT until the process ends, so that a late Ctrl-C cannot replace its exit code."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
 class ImportGuard:
-    """Context manager for a block that imports modules: Ctrl-C ends the process at once."""
+    """Context manager for a block that only imports modules: within the block, Ctrl-C ends the process at once."""
 
     def __enter__(self) -> None:
-        """Install the handler that ends the process, unless the caller handles or ignores SIGINT."""
+        """Let SIGINT end the process, unless the program that called `tutti` handles or ignores SIGINT itself."""
         self._before = signal.getsignal(signal.SIGINT)
         self._ours = self._before in (signal.default_int_handler, _on_first)
         if self._ours:

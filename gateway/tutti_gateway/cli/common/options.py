@@ -16,12 +16,12 @@ Function = TypeVar("Function", bound=Callable[..., object])
 
 
 def url_option(function: Function) -> Function:
-    """Add `--url`; its default is $TUTTI_URL, or the `--url` of the command group."""
+    """Add the option `--url` to a command. Its default is $TUTTI_URL, or the `--url` of the command group."""
     return _url(callback=lambda context, _option, url: require_url(context, url))(function)
 
 
 def group_url_option(function: Function) -> Function:
-    """Add `--url` to a command group, as the default for its commands."""
+    """Add the option `--url` to a command group, as the default for the commands of the group."""
     return _url()(function)
 
 
@@ -29,7 +29,7 @@ def require_url(context: click.Context, url: str | None) -> str | None:
     """Return the URL given to the command or to its group.
 
     Raises:
-        click.UsageError: the command line and the environment name no URL.
+        click.UsageError: neither the command line nor $TUTTI_URL gives a URL.
     """
     if url is None and context.parent is not None:
         url = context.parent.params.get("url")
@@ -49,10 +49,10 @@ def json_option(function: Function) -> Function:
 
 
 class NumberRange(click.FloatRange):
-    """A finite number in a range; click's FloatRange accepts NaN and infinity."""
+    """Option type for a finite number in a range. click's own FloatRange also accepts NaN and infinity."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        """Convert as click does, and reject NaN and infinity."""
+        """Convert `value` to a number in the range, and reject NaN and infinity."""
         number = super().convert(value, param, ctx)
         if not math.isfinite(number):
             self.fail(f"{value} is not a finite number", param, ctx)
@@ -64,7 +64,7 @@ class _BoundType(click.ParamType[Bound]):
 
     def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> Bound:
         if not isinstance(value, str):
-            return value  # type: ignore[return-value]  # click passes defaults unconverted
+            return value  # type: ignore[return-value]  # a default value is a Bound already
         try:
             return parse_bound(value)
         except UsageError as error:

@@ -1,4 +1,4 @@
-"""Output of commands: JSON with `--json`, rich tables on a terminal, plain lines otherwise."""
+"""Prints the results of commands as JSON with `--json`, as tables on a terminal, and as tab-separated lines otherwise."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import orjson
 
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 _UNIT = 1024
-_NO_WRAP_CHARS_MAX = 24  # a cell up to this many characters is never wrapped on a narrow terminal
+_NO_WRAP_CHARS_MAX = 24  # on a narrow terminal, only cells with more characters are wrapped
 
 
 def on_terminal() -> bool:
@@ -22,7 +22,7 @@ def on_terminal() -> bool:
 
 
 def can_draw(stream: TextIO) -> bool:
-    """True if `stream` is a terminal and rich, which draws tables and progress bars, is installed (extra `gateway`)."""
+    """True if `stream` is a terminal, and the package rich, which draws tables and progress bars, is installed."""
     return stream.isatty() and find_spec("rich") is not None
 
 
@@ -33,9 +33,9 @@ def print_json(value: object) -> None:
 
 
 def note(text: str) -> None:
-    """Write a line to standard error, which keeps standard output free for data.
+    """Write a line for the user to standard error, because standard output is for data.
 
-    A failed write (full disk, closed pipe) is ignored, so that the command continues.
+    A failed write, for example to a closed pipe, is ignored, so that it does not end the command.
     """
     with suppress(OSError):
         print(text, file=sys.stderr, flush=True)
@@ -52,12 +52,12 @@ def bytes_text(count: int) -> str:
 
 
 def count_text(count: int, one: str, many: str | None = None) -> str:
-    """Return a count with its noun, for example "1 segment" or "2,000 segments"."""
+    """Return a count with its noun in the singular or plural, for example "1 segment" or "2,000 segments"."""
     return f"{count:,} {one if count == 1 else many or one + 's'}"
 
 
 def cell_text(value: object) -> str:
-    """Return a value as text for a table or a line; a missing value is a hyphen."""
+    """Return a value as text for a table cell; None and "" become a hyphen."""
     if value is None or value == "":
         return "-"
     if isinstance(value, bool):
@@ -68,7 +68,7 @@ def cell_text(value: object) -> str:
 
 
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, empty: str) -> None:
-    """Print a table on a terminal, otherwise a header and tab-separated rows; print `empty` if there are no rows."""
+    """Print a table on a terminal, otherwise tab-separated lines with a header. Without rows, print the text `empty`."""
     lines = iter(rows)
     first = next(lines, None)
     if first is None:
@@ -97,7 +97,7 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, emp
 
 
 def print_fields(fields: Mapping[str, object]) -> None:
-    """Print one line for each field: its name and its value."""
+    """Print the name and the value of each field on a line of its own."""
     width = max((len(name) for name in fields), default=0)
     for name, value in fields.items():
         print(f"{name:<{width}}  {cell_text(value)}")
@@ -107,14 +107,14 @@ class Meter(Protocol):
     """Receives the progress of a long operation."""
 
     def advance(self, amount: int) -> None:
-        """Add `amount` to the progress, in the unit of the total."""
+        """Increase the progress by `amount`, in the unit of the progress bar (records or bytes)."""
 
     def reach(self, done: int, total: int) -> None:
         """Set the progress to `done` of `total`."""
 
 
 class _NullMeter:
-    """Progress meter that discards all updates."""
+    """Progress meter for an output without a progress bar: discards all updates."""
 
     def advance(self, amount: int) -> None:
         """Discard the update."""
@@ -125,7 +125,7 @@ class _NullMeter:
 
 @contextmanager
 def progress(title: str, total: int | None, *, unit: str = "records") -> Iterator[Meter]:
-    """Show a progress bar on standard error during the block, if standard error is a terminal; `total` is None if unknown."""
+    """During the block, show a progress bar on standard error if that is a terminal. `total` is None if it is unknown."""
     if not can_draw(sys.stderr):
         yield _NullMeter()
         return

@@ -1,6 +1,6 @@
-"""Waiting for a remote event, with the reason shown on standard error.
+"""Shows on standard error why a command waits.
 
-On a terminal, a status line shows the current reason. Otherwise each reason is printed once.
+On a terminal, a status line shows the current reason. Otherwise each new reason is printed once.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ POLL_S = 0.25
 
 
 class TimeLimit:
-    """Time limit that several consecutive waits share."""
+    """One time limit for all the waits of a command together."""
 
     def __init__(self, timeout_s: float) -> None:
         """Start the time limit now."""
@@ -26,18 +26,18 @@ class TimeLimit:
 
     @property
     def left_s(self) -> float:
-        """Return the seconds left, 0 after the end."""
+        """Return the seconds until the time limit, or 0 if it has passed."""
         return max(0.0, self._until_s - time.monotonic())
 
     def pause(self) -> bool:
-        """Sleep for one polling interval; return True if time is left."""
+        """Sleep for one polling interval, and return False if the time limit has passed."""
         time.sleep(min(POLL_S, self.left_s))
         return self.left_s > 0
 
 
 @contextmanager
 def showing_reason(title: str, reason: Callable[[], str]) -> Iterator[None]:
-    """Show on standard error, during the block, `title` and the text that `reason` returns ("" if unknown)."""
+    """During the block, show `title` on standard error, with the text that `reason()` returns ("" if no reason is known)."""
     stop = threading.Event()
     thread = threading.Thread(target=_draw if can_draw(sys.stderr) else _write, args=(title, reason, stop), daemon=True)
     thread.start()
@@ -59,7 +59,7 @@ def _draw(title: str, reason: Callable[[], str], stop: threading.Event) -> None:
 
 
 def _write(title: str, reason: Callable[[], str], stop: threading.Event) -> None:
-    shown: set[str] = set()  # the reason alternates while several gateways are asked in turn
+    shown: set[str] = set()  # a set, because reasons alternate while the client tries several gateways in turn
     while not stop.wait(POLL_S):
         current = reason()
         if current and current not in shown:

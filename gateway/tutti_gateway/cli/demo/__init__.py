@@ -1,1 +1,1 @@
-"""`tutti demo`: a year of departures from New York, through a gateway and to a Spark job that are both killed, and the checks."""
+"""`tutti demo`: sends flight departures through a group of gateways to a Spark job, kills both, and checks the results."""

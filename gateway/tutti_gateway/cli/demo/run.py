@@ -1,8 +1,8 @@
-"""The demo from start to end: a year of departures through a group of gateways and a Spark job, with checks at the end.
+"""One run of the demo: a year of departures passes through a group of gateways to a Spark job, and checks follow.
 
-The gateways run as in `tutti dev`, one for each airport, and restart when killed. The job is `jobs/flights.py` under spark-submit.
-Three producers replay the year at a fixed rate, each through its airport's gateway while that gateway is up. The checks at the end
-read the log files and the results, with every gateway down.
+The gateways run as in `tutti dev`, one for each airport, and restart when killed. Spark-submit runs the job `jobs/flights.py`.
+Three producers replay the year at a fixed rate, each through its airport's gateway, or through another gateway while its own is
+down. After the run, all gateways stop, and the checks read the log files and the results.
 """
 
 from __future__ import annotations
@@ -44,9 +44,9 @@ from tutti_spark.jobs.departures import CLOSING_RECORD, TOPIC
 if TYPE_CHECKING:
     from tutti_gateway.log.tools.digest import Digest
 
-#: Maximum lead of one airport over another, in minutes; the job's watermark is 12 hours.
+#: Maximum lead of one airport over another, in simulated minutes. The lead must stay below the job's watermark of 12 hours.
 SKEW_MINUTES = 360
-#: Fractions of the year after which the demo kills the coordinator and the query.
+#: The demo kills the coordinator and the Spark query after these fractions of the simulated year.
 KILL_GATEWAY_AT, KILL_QUERY_AT = 0.3, 0.6
 READY_WAIT_S, QUERY_START_WAIT_S, DRAIN_WAIT_S, REPLAY_WAIT_S, STOP_WAIT_S = 60.0, 180.0, 300.0, 300.0, 60.0
 SAME_WAIT_S = 30.0
@@ -57,7 +57,12 @@ _MARKER = ".tutti-demo"
 class Plan(NamedTuple):
     """Parameters of a run.
 
-    `limit`: only the first departures of the year, None for all. `year_s`: duration of the replay of these departures, seconds.
+    Attributes:
+        directory: directory for all files of the run.
+        port: base port of the first gateway.
+        gateways: number of gateways.
+        limit: number of departures to replay, from the start of the year, or None for all.
+        year_s: duration of the replay, seconds.
     """
 
     directory: Path
@@ -98,17 +103,17 @@ class Outcome(NamedTuple):
 
 @contextmanager
 def prepare_directory(directory: Path) -> Iterator[None]:
-    """Create the directory, or clear the files of an earlier demo, and lock it until the block ends.
+    """Create the directory or remove the files of an earlier demo, and lock the directory until the block ends.
 
     Raises:
-        UsageError: the directory holds files that are not from a demo.
-        Unavailable: another demo runs in the directory.
+        UsageError: the directory contains files that do not come from a demo.
+        Unavailable: another demo is running in the directory.
     """
     if directory.exists() and any(directory.iterdir()) and not (directory / _MARKER).exists():
         raise UsageError(f"{directory} holds files that are not from a demo: choose another directory with --data")
     make_directory(directory)
-    # The lock belongs to the open file, which no child inherits (O_CLOEXEC). The kernel releases it when this process ends. The
-    # marker is never deleted, so all demos lock the same file.
+    # Child processes do not inherit the descriptor (O_CLOEXEC), so the kernel releases the lock when this process ends.
+    # The marker file is never deleted, so that all demos in the directory lock the same file.
     marker = os.open(directory / _MARKER, os.O_RDWR | os.O_CREAT, 0o644)
     try:
         try:
@@ -141,7 +146,7 @@ class Demo:
     """One run in a prepared directory. `report` receives a line for each step."""
 
     def __init__(self, plan: Plan, report: Callable[[str], None]) -> None:
-        """Prepare the run without starting a process."""
+        """Create the directories of the run. No process is started."""
         self._plan, self._report = plan, report
         self._directory = plan.directory.absolute()
         self._gateways = addresses(plan.gateways, plan.port)
@@ -154,10 +159,10 @@ class Demo:
             (self._directory / name).mkdir()
 
     def run(self) -> Outcome:
-        """Run all steps, and return the outcome.
+        """Run the whole demo, and return its outcome.
 
         Raises:
-            Failed: a process ended or did not end in time.
+            Failed: a process ended too early, did not end in time, or ended with an error.
         """
         expected = load(self._plan.limit)
         for departures in expected:
@@ -199,7 +204,7 @@ class Demo:
     def _run_year(
         self, processes: ProcessGroup, shared_progress: SharedProgress, gateways: Running, query: Running, feeders: list[Running]
     ) -> Running:
-        """Kill the coordinator and the query during the year, wait for all commits, and return the restarted query."""
+        """Replay the year. Kill the coordinator and the query on the way, wait for all commits, and return the restarted query."""
 
         def passed(part: float) -> Callable[[], bool]:
             return lambda: shared_progress.committed() >= part * self._last_minute
@@ -236,11 +241,11 @@ class Demo:
         self._report(f"{what} was killed with SIGKILL")
 
     def _batches(self) -> int:
-        """Return the number of micro-batches that the query has finished."""
+        """Return how many micro-batches the query has finished, according to its checkpoint."""
         return len(list((self._directory / "checkpoint" / "commits").glob("[0-9]*")))
 
     def _coordinator(self) -> tuple[str, int]:
-        """Return the name of the coordinator and the id of its process."""
+        """Return the name and the process id of the coordinator."""
         from tutti.io.admin import AdminClient
 
         with AdminClient(self._url) as control:
@@ -255,14 +260,14 @@ class Demo:
             return control.status()
 
     def _logs_end_equal(self) -> bool:
-        """True if every gateway's log ends at the same position. Called after the last record was sent."""
+        """True if the logs of all gateways end at the same position; the caller has sent the last record."""
         try:
             return len({self._status(name)["position"] for name in self._gateways}) == 1
         except Unavailable:
             return False  # a gateway is restarting
 
     def _send_closing_record(self) -> None:
-        """Send the record that marks the end of the input for the job."""
+        """Send the record that tells the job that the input is complete."""
         from tutti.producer import Producer
 
         with Producer(self._url, producer="closing") as producer:
@@ -277,11 +282,12 @@ class Demo:
         try:
             replay.finish(REPLAY_WAIT_S)
         except Failed:
-            if not (self._directory / "replay.jsonl").exists():  # the replay failed before it compared the results
+            # A replay that wrote its results has failed only because they differ from the live results, which a check reports.
+            if not (self._directory / "replay.jsonl").exists():
                 raise
 
     def _check_logs(self, expected: Sequence[Departures]) -> tuple[list[Check], Digest]:
-        """Check the log files, and return the checks with the digest of the killed gateway's log."""
+        """Check the log files of all gateways. Return the checks, and the digest of the killed gateway's log."""
         from tutti.data.scan_request import ScanRequest
         from tutti.sources.files import FileSource
         from tutti_gateway.log.tools.digest import digest
@@ -298,7 +304,7 @@ class Demo:
         return checks, sums[self._killed]
 
     def _conclude(self, checks: list[Check], digest: Digest, total: int) -> Outcome:
-        """Compare the results, and write the report page."""
+        """Compare the live results with those of the replay, and write the report page."""
         checks = checks + check_results(self._directory / "live.jsonl", self._directory / "replay.jsonl", total)
         times_us = load_times(self._directory / "times")
         outcome = Outcome(checks, speed(times_us), digest.sha256, digest.log, self._kills, time.monotonic() - self._started_s)
@@ -323,7 +329,7 @@ class Demo:
         return processes.start("gateways", [sys.executable, "-m", "tutti_gateway.cli.demo.gateways", *options])
 
     def _wait_ready(self, gateways: Running) -> None:
-        """Wait for the line that reports the gateways as ready."""
+        """Wait until the gateways have printed their ready line."""
         wait_until(lambda: gateways.output.read_bytes().endswith(b"\n"), READY_WAIT_S, "the gateways' start", [gateways])
 
     def _start_query(self, processes: ProcessGroup) -> Running:
@@ -335,7 +341,7 @@ class Demo:
 
         local = str(self._directory / "tmp")
         settings = {"spark.local.dir": local, "spark.driver.memory": "1g", "spark.sql.warehouse.dir": f"{local}/warehouse"}
-        # The C1 compiler and the serial collector cost least in short jobs (30 s of processor time instead of 42 s).
+        # In short jobs, the C1 compiler and the serial collector need the least processor time: 30 s instead of 42 s.
         java = f"-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Dderby.system.home={local}"
         settings["spark.driver.extraJavaOptions"] = java
         command = spark_submit(job("flights"), *arguments, "--weather", str(weather_file()), conf=settings)
@@ -354,5 +360,5 @@ class Demo:
         }
         command = [sys.executable, "-m", "tutti_gateway.cli.demo.feeder"]
         feeder = processes.start(airport, command + [part for option in options.items() for part in option])
-        feeder.may_end = True  # on a busy machine, the input may end before a killed gateway is back
+        feeder.may_end = True  # on a busy machine, a producer may have sent all its input before the killed gateway is back
         return feeder

@@ -1,8 +1,8 @@
-"""Shared memory file of the demo's processes: the start time, and the progress of each airport.
+"""Shared memory file of the demo's processes, with the start time and the progress of each airport.
 
-An airport that is ahead of another by more than the allowed skew waits. The committed log therefore has a bound: after a departure
-of minute m, every later departure is at or after m minus the skew. Spark's watermark needs this bound, and it also holds after
-crashes.
+An airport waits if it is ahead of another airport by more than the allowed skew. Therefore the log is nearly in the order of
+scheduled times: after a departure in the log, no later record is earlier than this departure by more than the skew. Spark's
+watermark relies on this limit, which also holds after crashes.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ from typing import Self
 
 from tutti_gateway.cli.demo.departures import AIRPORTS
 
-#: Later than any minute of the year: the airport has sent all its departures.
+#: Progress of an airport that has sent all its departures; later than any minute of the year.
 FINISHED = 1 << 40
 _SLOT = struct.Struct("<q")
 _START = len(AIRPORTS)
 
 
 class SharedProgress:
-    """The mapped shared file. Each number has one writer; aligned 8-byte writes are atomic."""
+    """The mapped file, which needs no lock, because each number has one writer and aligned 8-byte writes are atomic."""
 
     def __init__(self, path: Path) -> None:
-        """Map the file; create it if it does not exist."""
+        """Map the file at `path` into memory. A missing file is created."""
         with path.open("a+b") as file:
             file.truncate((_START + 1) * _SLOT.size)
             self._map = mmap.mmap(file.fileno(), (_START + 1) * _SLOT.size)
@@ -40,21 +40,21 @@ class SharedProgress:
 
     @property
     def started_us(self) -> int:
-        """Return the start of the simulated year on this machine's monotonic clock, in us; 0 before the start."""
+        """Return when the simulated year started, on the monotonic clock in us; 0 before the start."""
         return self._numbers[_START]
 
     def begin(self, now_us: int) -> None:
-        """Set the start of the simulated year."""
+        """Start the simulated year at the monotonic time `now_us`."""
         self._numbers[_START] = now_us
 
     def publish(self, airport: str, minute: int) -> None:
-        """Publish that all departures of `airport` up to `minute` are committed."""
+        """Tell the other airports that all departures of `airport` up to `minute` are committed."""
         self._numbers[AIRPORTS.index(airport)] = minute
 
     def committed(self) -> int:
-        """Return the minute up to which the departures of all airports are committed."""
+        """Return the minute up to which every airport has committed its departures."""
         return min(self._numbers[: len(AIRPORTS)])
 
     def committed_elsewhere(self, airport: str) -> int:
-        """Return the minute up to which the departures of all other airports are committed."""
+        """Return the minute up to which every airport except `airport` has committed its departures."""
         return min(self._numbers[number] for number, name in enumerate(AIRPORTS) if name != airport)

@@ -1,1 +1,1 @@
-"""`tutti doctor`: checks this machine, and reports each problem with its remedy."""
+"""`tutti doctor`: checks that gateways, clients and Spark can run on this machine, and gives a remedy for each problem."""

@@ -1,4 +1,4 @@
-"""`tutti doctor`: runs the checks, and prints each finding."""
+"""`tutti doctor`: runs the checks of this machine, and prints the result of each check."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tutti_gateway.cli.doctor.machine import Finding
 
 
 @click.command()
-@click.option("--spark", is_flag=True, help="Start Spark briefly and check the packages of its Python workers.")
+@click.option("--spark", is_flag=True, help="Run a small Spark job too, and check the packages of its Python workers.")
 @click.option("--master", metavar="URL", help="With --spark: master URL of the cluster to check.")
 @click.option("--port", type=click.IntRange(1, 65_532), default=7400, show_default=True, help="Base port of the planned gateway.")
 @click.option(
@@ -26,9 +26,9 @@ from tutti_gateway.cli.doctor.machine import Finding
 )
 @json_option
 def doctor(spark: bool, master: str | None, port: int, data: Path, as_json: bool) -> int:
-    """Check this machine, and report each problem with its remedy.
+    """Check that Tutti can run here; name a remedy per problem.
 
-    The exit code is 1 if there is a problem.
+    The checks cover Python, packages, ports, limits, the disk, Java and Spark. The exit code is 1 if a check fails.
     """
     if master is not None and not spark:
         raise UsageError("--master needs --spark: give both")
@@ -70,7 +70,7 @@ def _findings(spark: bool, master: str | None, port: int, data: Path) -> Iterato
     if spark:
         needed = {sparks.pyspark, java.java}
         failed = [finding.subject for check, finding in zip(checks, findings, strict=True) if check in needed and not finding.good]
-        if failed:  # the trial would fail for the same reason, and each problem counts once
+        if failed:  # the Spark job would fail too, and the same problem would be reported twice
             note(f"the trial of Spark is skipped: it needs {' and '.join(failed)}")
         else:
             yield sparks.trial(master or sparks.LOCAL)

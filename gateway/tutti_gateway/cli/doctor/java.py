@@ -1,4 +1,4 @@
-"""Check of the Java that Spark starts."""
+"""Check of the Java that Spark will start."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from tutti_gateway.cli.doctor.machine import Finding
 
 
 def java() -> Finding:
-    """Check that Java is installed, starts, and is new enough."""
+    """Check that Spark can start Java, and that the version is supported."""
     from tutti_spark.common.java import INSTALL, find_java
     from tutti_spark.common.requirements import JAVA_MIN
 

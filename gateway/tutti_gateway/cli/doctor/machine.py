@@ -1,4 +1,4 @@
-"""Checks of the machine. Each returns one finding: the observed value, a verdict, and a remedy."""
+"""Checks of Python, packages, ports, file limits and disk on this machine. Each check returns a `Finding`."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ PACKAGES = ("tutti-ingest", "pyarrow", "pynacl", "numpy", "msgspec", "orjson", "
 PORT_NAMES = ("clients", "group", "reads", "admin")
 _SYNCS = 40
 _SYNC_BYTES = 256
-#: A commit takes at least one fdatasync; users notice latencies above this limit.
+#: Largest acceptable median time of an fdatasync. Each commit waits for at least one fdatasync, and users notice a longer wait.
 SYNC_MS_MAX = 50.0
 OPEN_FILES_MIN = 1024
 _INSTALL = f"{sys.executable} -m pip install tutti-ingest"
@@ -30,7 +30,14 @@ _CONNECT_WAIT_S = 0.5
 
 
 class Finding(NamedTuple):
-    """Result of one check: subject, verdict, observed value, and the remedy if the verdict is bad."""
+    """Result of one check.
+
+    Attributes:
+        subject: what was checked.
+        good: whether the check passed.
+        found: the observed value.
+        do: remedy if the check failed.
+    """
 
     subject: str
     good: bool
@@ -39,14 +46,14 @@ class Finding(NamedTuple):
 
 
 def python() -> Finding:
-    """Check the version of the running interpreter, and the platform."""
+    """Check that the running Python version and the operating system are supported."""
     found = f"{platform.python_version()} at {sys.executable}"
     good = (3, 11) <= sys.version_info[:2] <= (3, 13) and sys.platform == "linux"
     return Finding("python", good, f"{found} on {platform.system()}", "run Tutti on Linux with Python 3.11, 3.12 or 3.13")
 
 
 def packages() -> Finding:
-    """Check that the libraries of gateways and clients are installed."""
+    """Check that the packages that gateways and clients need are installed."""
     found, missing = [], []
     for name in PACKAGES:
         try:
@@ -58,7 +65,7 @@ def packages() -> Finding:
 
 
 def compiled() -> Finding:
-    """Report whether producers use the compiled extension for sending."""
+    """Report whether `Producer.send` uses the compiled extension. Without the extension, the check also passes."""
     try:
         from tutti.batching.appender import compiled
     except ModuleNotFoundError as error:
@@ -70,7 +77,7 @@ def compiled() -> Finding:
 
 
 def open_files() -> Finding:
-    """Check how many files and sockets a process may open."""
+    """Check that a process may open enough files and sockets."""
     import resource
 
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -79,7 +86,7 @@ def open_files() -> Finding:
 
 
 def ports(base: int) -> Finding:
-    """Check that the four ports of a gateway at `base` are free, or that a Tutti gateway uses them."""
+    """Check that the four ports from `base` on are free, or belong to a running gateway."""
     in_use = ports_in_use(base)
     if not in_use:
         return Finding("ports", True, f"{base} to {base + 3} are free")
@@ -90,7 +97,7 @@ def ports(base: int) -> Finding:
 
 
 def ports_in_use(base: int) -> str:
-    """Return which of a gateway's four ports are in use, with their purpose; "" if all are free."""
+    """Return text that lists the used ports among the four from `base` on, or "" if all four are free."""
     in_use = [(port, name) for port, name in enumerate(PORT_NAMES, base) if not _is_free(port)]
     return ", ".join(f"{port} ({name})" for port, name in in_use)
 
@@ -106,7 +113,7 @@ def _is_free(port: int) -> bool:
 
 
 def _gateway_at(port: int) -> str | None:
-    """Return the name of the gateway whose admin port belongs to base port `port`, None if no gateway answers."""
+    """Return the name of the gateway with base port `port`, or None if no gateway answers at its admin port."""
     import http.client
 
     import orjson
@@ -123,7 +130,7 @@ def _gateway_at(port: int) -> str | None:
 
 
 def disk_space(directory: Path) -> Finding:
-    """Check the free space on the file system of `directory`."""
+    """Check that the file system of `directory` has enough free space for a new gateway."""
     existing = nearest(directory)
     needed = common_limits.DISK_LOW_BYTES + (common_limits.PREPARED_SEGMENTS + 1) * common_limits.SEGMENT_BYTES
     free = shutil.disk_usage(existing).free
@@ -135,7 +142,7 @@ def disk_space(directory: Path) -> Finding:
 
 
 def sync_time(directory: Path) -> Finding:
-    """Measure the time of a small durable write (fdatasync)."""
+    """Check that a small durable write (fdatasync) on the file system of `directory` is fast enough."""
     existing = nearest(directory)
     times_ms = []
     try:
@@ -155,6 +162,6 @@ def sync_time(directory: Path) -> Finding:
 
 
 def nearest(directory: Path) -> Path:
-    """Return `directory`, or its nearest parent that exists."""
+    """Return `directory` if it exists, otherwise its nearest existing parent."""
     directory = directory.absolute()
     return next(existing for existing in (directory, *directory.parents) if existing.is_dir())

@@ -1,4 +1,4 @@
-"""Checks of pyspark, the Python of Spark's workers, Spark's settings, and a small Spark job."""
+"""Checks of the Spark installation: pyspark, the Python of Spark's workers, Spark's settings, and a small Spark job."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _INSTALL = f"{sys.executable} -m pip install 'tutti-ingest[spark]'"
 _SOCKET = "spark.python.unix.domain.socket.enabled"
 _TRIAL_WAIT_S = 180.0
 
-#: Script of the trial job: it reports the packages of the workers, and whether Spark finds the data source.
+#: Spark job that `trial` runs. The job prints the packages of the workers, and whether Spark finds the data source.
 _TRIAL = """\
 import json, sys
 from pyspark.sql import SparkSession
@@ -61,7 +61,7 @@ print("TRIAL " + json.dumps(told))
 
 
 def pyspark() -> Finding:
-    """Check that pyspark is installed in a supported version, and that SPARK_HOME does not point to another version."""
+    """Check that a supported version of pyspark is installed, and that SPARK_HOME, if set, has the same version."""
     from tutti_spark.common.requirements import SPARK
     from tutti_spark.launch import spark_home
 
@@ -80,7 +80,7 @@ def pyspark() -> Finding:
 
 
 def python_of_workers() -> Finding:
-    """Check the Python that Spark, started from this shell, runs in its workers, and its packages."""
+    """Check the version and the packages of the Python that Spark runs in its workers if it is started from this shell."""
     from tutti_spark.launch import probe_interpreter, worker_python
 
     subject = "python of Spark's workers"
@@ -106,7 +106,7 @@ def python_of_workers() -> Finding:
 
 
 def settings() -> Finding:
-    """Check that Spark's settings, in this shell and in its configuration file, suit the Tutti data source."""
+    """Check the Spark settings that affect the Tutti data source, in the environment and in spark-defaults.conf."""
     from tutti_spark.launch import spark_home, worker_python
 
     subject = "settings of Spark"
@@ -133,7 +133,7 @@ def settings() -> Finding:
 
 
 def trial(master: str = LOCAL) -> Finding:
-    """Run a small Spark job and check its workers: locally as `tutti demo` does, on a cluster with the settings of this shell."""
+    """Run a small Spark job, and check the workers that it reaches. A local job uses the environment that `tutti demo` uses."""
     from tutti_spark.common import requirements
     from tutti_spark.launch import spark_environment
 
@@ -173,7 +173,7 @@ def trial(master: str = LOCAL) -> Finding:
 
 
 def _problems(found: InterpreterReport) -> str:
-    """Return the missing and unsuitable packages of an interpreter as text, "" if there are none."""
+    """Return text that lists the missing and unsupported packages of a Python interpreter, or "" if there are none."""
     from tutti_spark.common.requirements import version_errors
 
     missing = [f"it lacks {', '.join(found['missing'])}"] if found["missing"] else []
@@ -181,14 +181,14 @@ def _problems(found: InterpreterReport) -> str:
 
 
 def _home(python: str) -> Path:
-    """Return the directory of a Python command, which identifies its environment."""
+    """Return the directory of a Python command. Two commands in one directory belong to the same environment."""
     return Path(shutil.which(python) or python).absolute().parent
 
 
 def _run_trial(environment: Mapping[str, str], master: str, text: str) -> subprocess.CompletedProcess[str]:
-    """Run the trial job in its own process group, and kill the group afterwards.
+    """Run the trial job in a process group of its own, and kill the whole group at the end.
 
-    The JVM of pyspark ignores Ctrl-C, and outlives a Python that is killed alone.
+    Killing only the Python process is not enough: pyspark's JVM ignores Ctrl-C, and continues after its Python has ended.
     """
     command = [sys.executable, "-c", _TRIAL, master, text]
     with subprocess.Popen(

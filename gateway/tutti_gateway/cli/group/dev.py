@@ -11,7 +11,7 @@ from tutti_gateway.cli.common.interrupts import ImportGuard
 from tutti_gateway.cli.common.options import NumberRange
 from tutti_gateway.cli.common.output import note
 
-GATEWAYS_MAX = 7  # more gateways on one machine, each with its own disk writes, would only compete
+GATEWAYS_MAX = 7  # more gateways on one machine would only compete for its disk and processors
 
 
 @click.command()
@@ -21,7 +21,7 @@ GATEWAYS_MAX = 7  # more gateways on one machine, each with its own disk writes,
     type=click.IntRange(1, 65_532),
     default=7400,
     show_default=True,
-    help="Base port of the first gateway; the next ones follow at +10.",
+    help="Base port of the first gateway; each further gateway uses a port higher by 10.",
 )
 @click.option(
     "--data",
@@ -41,16 +41,16 @@ GATEWAYS_MAX = 7  # more gateways on one machine, each with its own disk writes,
     help="Restart a killed gateway after S seconds; 0: never.",
 )
 @click.option(
-    "--log-level", "level", type=click.Choice(["info", "debug"]), help="debug: log each step of each message, for tutti trace."
+    "--log-level", "level", type=click.Choice(["info", "debug"]), help="debug: log each step of each message, for `tutti trace`."
 )
-@click.option("--record", metavar="DIR", help="Record the protocol events of all gateways in DIR, as tutti serve --record does.")
+@click.option("--record", metavar="DIR", help="Record the protocol events of all gateways in DIR, as `tutti serve --record` does.")
 @click.option("--keys", is_flag=True, help="Encrypt the traffic between gateways, with keys created in DIR/keys.")
 def dev(count: int, port: int, directory: Path, restart_after_s: float, level: str | None, record: str | None, keys: bool) -> int:
     """Run gateways g1..gN on this machine, for trials and tests.
 
-    The gateways form one group; each has its own process, ports and directory. One line of JSON on standard output reports the
-    group as ready, with its addresses; logs go to standard error. Ctrl-C or SIGTERM stops all gateways. A gateway that left (`tutti
-    leave gN`) is not restarted in this run; a removed one (`tutti members remove gN`) is not started in later runs either. The
+    The gateways form one group; each has its own process, ports and directory. When the group is ready, the command prints one line
+    of JSON with the addresses to standard output; logs go to standard error. Ctrl-C or SIGTERM stops all gateways. After `tutti
+    leave gN`, gateway gN is not restarted in this run. After `tutti members remove gN`, gN is not started in later runs either. The
     command ends when no gateway is left.
     """
     names = [f"g{number + 1}" for number in range(count)]
@@ -69,15 +69,15 @@ def run_group(
     command: str,
     keys: bool = False,
 ) -> int:
-    """Run gateways of these names as one group until SIGTERM or Ctrl-C, and return the exit code.
+    """Run one gateway for each name, as one group, until SIGTERM or Ctrl-C. Return the exit code.
 
     Args:
         names: names of the gateways.
-        port: base port of the first gateway.
+        port: base port of the first gateway; each further gateway has a base port that is higher by 10.
         directory: parent of the data directories.
-        restart_after_s: delay before a killed gateway restarts; 0: never.
-        options: options for `tutti serve` of each gateway.
-        command: the calling command; the group takes its name.
+        restart_after_s: delay before a killed gateway is started again, seconds; 0: it is not started again.
+        options: options of `tutti serve` for each gateway.
+        command: name of the calling command, which is also the name of the group.
         keys: True to encrypt the traffic between the gateways.
     """
     with ImportGuard():

@@ -1,6 +1,6 @@
-"""Supervisor of a group's gateway processes: starts, monitors, restarts and stops them.
+"""Supervisor of the gateway processes of `tutti dev`: starts, monitors, restarts and stops them.
 
-A single thread runs one event loop. The loop wakes on output of a gateway, its end, a due start, or a signal to stop.
+A single thread runs an event loop. The loop wakes when a gateway prints output or ends, when a start is due, and on a stop signal.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ from tutti_gateway.cli.group.gateway_directories import GatewayPaths, removed
 READY_WAIT_S_MAX = 60.0
 STOP_WAIT_S_MAX = 60.0
 _OUTPUT_BYTES_MAX = 65_536
-#: Exit codes after which a restart does not help: left on request, wrong use, corruption.
+#: Exit codes after which a gateway is not restarted: it left on request (0), was used wrongly (2), or found corruption (4).
 _FINAL_EXIT_CODES = {0, 2, 4}
 
 
 def serve_command(config: Path, *options: str) -> list[str]:
-    """Return the command that runs one gateway with the current Python."""
+    """Return the command line that runs one gateway with the current Python interpreter."""
     return [sys.executable, "-m", "tutti_gateway", "serve", "--config", str(config), *options]
 
 
@@ -40,20 +40,20 @@ def _is_ready_line(line: bytes) -> bool:
     try:
         report = orjson.loads(line)
     except orjson.JSONDecodeError:
-        return False  # a line that is not JSON, or an incomplete one
+        return False  # another line of output, or the first part of a line
     return isinstance(report, dict) and report.get("ready") is True
 
 
 class Gateway:
-    """One gateway of this machine: its location, and the process that runs it."""
+    """One gateway of this machine: its paths, and the process that runs it."""
 
     def __init__(self, paths: GatewayPaths, options: Sequence[str]) -> None:
-        """Take the location and the options of `tutti serve`; nothing starts yet."""
+        """Store the paths of the gateway and its options for `tutti serve`, without starting it."""
         self.paths = paths
         self._options = options
         self.name = paths.name
         self.process: Process | None = None
-        self.start_at_s: float | None = None  # on the monotonic clock; None: the gateway runs, or is not restarted
+        self.start_at_s: float | None = None  # monotonic time of the next start; None: no start is planned
 
     def start(self) -> Process:
         """Start the process of the gateway."""
@@ -63,18 +63,18 @@ class Gateway:
 
     @property
     def ready(self) -> bool:
-        """True if the gateway runs and has reported itself ready."""
+        """True if the gateway's current process has printed its ready line."""
         return self.process is not None and self.process.ready
 
     @property
     def report(self) -> dict[str, object]:
-        """Return the gateway's part of the ready line."""
+        """Return the fields that describe this gateway in the ready line of the group."""
         pid = self.process.pid if self.process else None
         return {"name": self.name, "url": self.paths.url, "pid": pid, "data": str(self.paths.data)}
 
 
 class Process:
-    """A gateway process. It gets SIGTERM when the parent dies; Ctrl-C of the terminal does not reach it, so the parent stops it."""
+    """A gateway process. When the parent dies, the kernel sends SIGTERM to the process. A Ctrl-C reaches only the parent."""
 
     def __init__(self, command: Sequence[str]) -> None:
         """Start the process."""
@@ -93,7 +93,7 @@ class Process:
         self.end = os.pidfd_open(self.pid)  # readable when the process has ended
 
     def process_output(self, output_part: bytes) -> bool:
-        """Process output of the gateway; return True if it reports the gateway as ready for the first time."""
+        """Search the gateway's output for the ready line, and return True when it is found for the first time."""
         if self.ready:
             return False
         self._output_tail = (self._output_tail + output_part)[-_OUTPUT_BYTES_MAX:]
@@ -101,14 +101,14 @@ class Process:
         return self.ready
 
     def signal(self, number: int) -> None:
-        """Send a signal to the process, if it still runs."""
+        """Send a signal to the process, unless it has ended."""
         self._process.send_signal(number)
 
     def wait(self, limit_s: float) -> int:
-        """Wait for the end of the process and return its exit code, negative for a signal.
+        """Wait for the end of the process, and return its exit code; -9, for example, if SIGKILL ended the process.
 
         Raises:
-            subprocess.TimeoutExpired: the process has not ended within `limit_s`.
+            subprocess.TimeoutExpired: the process has not ended within `limit_s` seconds.
         """
         return self._process.wait(limit_s)
 
@@ -122,12 +122,15 @@ class Fleet:
     """Runs gateways until SIGTERM or Ctrl-C."""
 
     def __init__(self, paths: Sequence[GatewayPaths], restart_after_s: float, options: Sequence[str] = ()) -> None:
-        """Prepare gateways at `paths`; those removed from the group are not started.
+        """Prepare to run the gateways at `paths`, except gateways that were removed from the group.
 
-        `restart_after_s`: delay before a killed gateway restarts; 0: never. `options`: options of `tutti serve` for each gateway.
+        Args:
+            paths: paths of the gateways.
+            restart_after_s: delay before a killed gateway is started again, seconds; 0: it is not started again.
+            options: options of `tutti serve` for each gateway.
         """
         self._paths = paths
-        self._log_file = LossyLogFile(sys.stderr)  # a blocked terminal must not block the supervisor
+        self._log_file = LossyLogFile(sys.stderr)  # drops lines instead of waiting, so a blocked terminal does not stop the loop
         removed_names = removed(paths)
         self._gateways = [Gateway(one, options) for one in paths if one.name not in removed_names]
         for one in paths:
@@ -142,10 +145,11 @@ class Fleet:
         self._selector.register(self._wake, selectors.EVENT_READ)
 
     def run(self) -> int:
-        """Start all gateways, print the ready line, and return the exit code when all have ended.
+        """Start all gateways, print the ready line, and return the exit code after all gateways have ended.
 
         Raises:
-            Unavailable: a gateway was not ready in time or was killed before, or all gateways were removed from the group.
+            Unavailable: a gateway did not become ready in time, or was killed before that, or every gateway was removed from the
+                group.
         """
         if not self._gateways:
             raise Unavailable("every gateway of this directory was removed from its group: start the group at its current members")
@@ -170,7 +174,7 @@ class Fleet:
             if gateway is None:
                 os.eventfd_read(self._wake)
             elif gateway.process is None:
-                continue  # its end was handled earlier in this loop, with its last output
+                continue  # an earlier event of this loop was the end of the gateway, which released its process
             elif key.fd == gateway.process.end:
                 self._ended(gateway)
             elif self._read_output(gateway.process):
@@ -184,7 +188,7 @@ class Fleet:
             raise Unavailable(f"{late} did not become ready within {READY_WAIT_S_MAX:.0f} s; see the log above")
 
     def _log(self, text: str) -> None:
-        """Write a line to standard error; a failed write is ignored."""
+        """Write a line to standard error, and ignore a failed write."""
         self._log_file.write(f"dev: {text}\n")
 
     def _start(self, gateway: Gateway) -> None:
@@ -205,7 +209,7 @@ class Fleet:
         self._log(f"{paths.name} was removed from the group and is not started; to bring it back: {command}")
 
     def _end_if_none_left(self, code: int) -> None:
-        """End with `code` if no gateway runs or is due to start."""
+        """Let `run` return `code` if no gateway runs and no start is planned."""
         if not any(gateway.process or gateway.start_at_s is not None for gateway in self._gateways):
             self._code = code
 
@@ -232,7 +236,7 @@ class Fleet:
             gateway.start_at_s = time.monotonic() + self._restart_after_s
         else:
             self._log(f"{gateway.name} {how}; --restart-after 0 leaves it down")
-            self._end_if_none_left(max(code, 1))  # a negative value such as -9 is not an exit code
+            self._end_if_none_left(max(code, 1))  # after a kill, `code` is negative, which `run` must not return as an exit code
 
     def _read_output(self, process: Process) -> bool:
         output_part = os.read(process.output, _OUTPUT_BYTES_MAX)
@@ -241,7 +245,7 @@ class Fleet:
         return process.process_output(output_part)
 
     def _release(self, gateway: Gateway, limit_s: float) -> int:
-        """Wait for the end of a gateway's process, release its resources, and return its exit code."""
+        """Wait for the end of the gateway's process, close its file descriptors, and return its exit code."""
         process = gateway.process
         if process is None:
             return 0
@@ -254,7 +258,7 @@ class Fleet:
         return code
 
     def _stop_all(self) -> None:
-        """Send SIGTERM to all, once more for each further signal to this process, and SIGKILL after the time limit."""
+        """Stop all gateways with SIGTERM. Repeat SIGTERM for each further stop signal, and send SIGKILL after the time limit."""
         deadline_s = time.monotonic() + STOP_WAIT_S_MAX
         sent_stops = -1
         while running := [gateway.process for gateway in self._gateways if gateway.process]:
@@ -276,7 +280,7 @@ class Fleet:
 
     @contextmanager
     def _signals(self) -> Iterator[None]:
-        """During the block, count each SIGTERM and Ctrl-C and wake the loop, without ending the process."""
+        """During the block, let SIGTERM and Ctrl-C only count a stop request and wake the loop."""
 
         def on_signal(_number: int, _frame: FrameType | None) -> None:
             self._stops += 1

@@ -1,4 +1,4 @@
-"""Layout of a directory with several gateways: for each, a configuration file and a data directory; one process locks it."""
+"""The directory of `tutti dev`: a configuration file and a data directory for each gateway, locked by the running command."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tutti.runtime.durable_files import make_directory
 from tutti.security.user_files import parse_toml
 
 PORTS_A_GATEWAY = 10
-PORT_MAX = 65_535 - 3  # the ports for reads and admin requests follow the base port
+PORT_MAX = 65_535 - 3  # a gateway also uses the three ports after its base port
 HOST = "127.0.0.1"
 
 _CONFIG = """\
@@ -55,15 +55,15 @@ class GatewayPaths(NamedTuple):
 
 @contextmanager
 def locked(directory: Path) -> Iterator[None]:
-    """Create `directory`, and lock it until the block ends, because its gateways restart from its files.
+    """Create `directory`, and lock it until the block ends, so that no other process changes the files of running gateways.
 
     Raises:
-        DirectoryRefused: another process holds the lock.
-        ConfigError: the directory cannot be created or written.
+        DirectoryRefused: another process has locked the directory.
+        ConfigError: the directory cannot be created, or is not writable.
     """
     try:
         make_directory(directory)
-        # The lock belongs to the open file, which no child inherits: the kernel releases it when this process ends.
+        # Child processes do not inherit the descriptor (O_CLOEXEC), so the kernel releases the lock when this process ends.
         lock = os.open(directory / LOCK, os.O_RDWR | os.O_CREAT, 0o644)
     except OSError as error:
         reason = (error.strerror or str(error)).lower()
@@ -89,19 +89,19 @@ def _lock(lock: int, kind: int, directory: Path, owner: str) -> None:
 
 
 def write_group(directory: Path, names: Sequence[str], port: int, command: str, keys: bool = False) -> list[GatewayPaths]:
-    """Write the configurations of a group's gateways into `directory`, with base ports `port`, `port` + 10, ... .
+    """Write a configuration file for each gateway into `directory`, and return the paths of the gateways.
 
     Args:
-        directory: absolute path; this process holds its lock.
+        directory: absolute path of a directory that this process has locked.
         names: names of the gateways.
-        port: base port of the first gateway.
-        command: the calling command; the group takes its name.
-        keys: True to encrypt the traffic between the gateways; missing keys are created in `directory`/keys.
+        port: base port of the first gateway; each further gateway has a base port that is higher by 10.
+        command: name of the calling command, which is also the name of the group.
+        keys: True to encrypt the traffic between the gateways. Missing keys are created in `directory`/keys.
 
     Raises:
-        UsageError: the port is out of range, or the directory holds a group of other members.
-        ConfigError: the directory holds keys of other gateways.
-        DirectoryRefused: a gateway of another process runs from a different configuration.
+        UsageError: a port is above the limit, or the directory holds the data of a group with other members or ports.
+        ConfigError: keys cannot be created, for example because `group.keys` lists a gateway whose secret file is missing.
+        DirectoryRefused: the configuration of a gateway would change, but the gateway is running in another process.
     """
     last = port + PORTS_A_GATEWAY * (len(names) - 1)
     if last > PORT_MAX:
@@ -130,7 +130,7 @@ def _make_keys(directory: Path, names: Sequence[str]) -> None:
 
 
 def _check_founders(directory: Path, members: Mapping[str, str]) -> None:
-    """Reject members that differ from the founders of an existing log: members change only through the log."""
+    """Reject other members or addresses if a log exists, because the members of a group change only through its log."""
     for data in sorted(file.parent for file in directory.glob(f"*/{IDENTITY}")):
         founders = _founders(directory / f"{data.name}.toml")
         if not founders or dict(founders) == dict(members):
@@ -150,9 +150,9 @@ def _check_founders(directory: Path, members: Mapping[str, str]) -> None:
 
 
 def removed(all_paths: Sequence[GatewayPaths]) -> list[str]:
-    """Return the names of gateways that the most advanced of the logs no longer lists as members. The gateways may be running.
+    """Return the names of gateways that were removed from the group, according to the log that has the most positions.
 
-    A log that cannot be read is skipped.
+    The gateways may be running. A log that cannot be read is skipped.
     """
     from tutti.log.read.reader import LogReader
 
@@ -162,13 +162,13 @@ def removed(all_paths: Sequence[GatewayPaths]) -> list[str]:
             with closing(LogReader(paths.data)) as reader:
                 most_advanced = max(most_advanced, reader.state(), key=lambda state: state.position)
         except TuttiError:
-            continue  # the log does not exist yet, or its gateway will report the problem
+            continue  # no log exists yet, or it is unreadable, which its gateway reports when it starts
     members = {voter.name for voter in most_advanced.roster.values()}
     return [paths.name for paths in all_paths if members and paths.name not in members]
 
 
 def _founders(config: Path) -> dict[str, str]:
-    """Return the members named in an existing configuration, none if there is no such file."""
+    """Return the members (name -> address) in the file `config`; none if it is missing or invalid."""
     try:
         members = parse_toml(config.read_text())["group"]["members"]
         return {str(name): str(address) for name, address in members.items()}
@@ -178,7 +178,7 @@ def _founders(config: Path) -> dict[str, str]:
 
 def _write(paths: GatewayPaths, text: str) -> None:
     if paths.config.exists() and paths.config.read_text() == text:
-        return  # a gateway that is about to end may still use the file
+        return  # do not rewrite an equal file, because a gateway that is still ending may use it
     if (paths.data / LOCK).exists():
         lock = os.open(paths.data / LOCK, os.O_RDONLY)
         try:

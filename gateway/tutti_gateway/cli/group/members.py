@@ -1,4 +1,4 @@
-"""`tutti members`, `tutti leave`: lists the gateways of the group, and changes its roster through the log."""
+"""`tutti members` lists the gateways of the group and changes its roster; `tutti leave` takes one gateway out of the view."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Member = dict[str, Any]
 TIMEOUT_S = 60.0
 US_PER_S, US_PER_MS = 1_000_000, 1000
 REASON = "reason"
-#: Columns of the table, and how to compute them from a member of the status document.
+#: Columns of the table. Each function returns the cell of one gateway.
 _COLUMNS: dict[str, Callable[[Member], object]] = {
     "name": lambda member: member["name"],
     "address": lambda member: member["address"],
@@ -40,7 +40,7 @@ _COLUMNS: dict[str, Callable[[Member], object]] = {
 
 def timeout_option(function: Any) -> Any:
     """Add `--timeout`."""
-    text = "How long to wait for completion, seconds."
+    text = "Maximum time to wait until the change is complete, seconds."
     return click.option(
         "--timeout", "timeout_s", type=NumberRange(min=0.1, max=86_400), default=TIMEOUT_S, show_default=True, help=text
     )(function)
@@ -48,7 +48,7 @@ def timeout_option(function: Any) -> Any:
 
 def no_wait_option(function: Any) -> Any:
     """Add `--no-wait`."""
-    text = "Return when the log names the gateway; it votes after it has caught up."
+    text = "End when the change is in the log, without waiting until the gateway has caught up and votes."
     return click.option("--no-wait", is_flag=True, help=text)(function)
 
 
@@ -69,16 +69,16 @@ def members(context: click.Context, url: str | None, as_json: bool) -> None:
 @url_option
 @json_option
 def list_members(url: str, as_json: bool) -> None:
-    """List the gateways named in the group's log, as the answering gateway sees them.
+    """List the gateways in the group's roster, with their states as the answering gateway knows them.
 
     \b
     state        primary: takes part in decisions; minority: cannot reach a majority, serves reads; joining: catches up, or a
                  view change is in progress; learner: added and not caught up yet; silent: not reachable; leaving; halted
     votes        whether the gateway counts for a majority, with its current disk
     coordinates  whether the gateway orders the messages
-    age          rank in the view; 1 is the oldest. The next rank takes over from the coordinator; in a new group, the
-                 coordinator may have another rank than 1
-    lag          decided positions that the gateway lacks (for a silent one: lacks by now)
+    age          rank by age in the view; 1 is the oldest. If the coordinator fails, the gateway with the lowest remaining
+                 rank takes over. In a new group, the coordinator may have another rank than 1
+    lag          number of decided positions that the gateway lacks; for a silent gateway, counted up to now
     heard        time since the last message from the gateway
     round_trip   measured round-trip time to the gateway
     reason       why the gateway takes no ordered records or has no vote, if known
@@ -97,10 +97,10 @@ def list_members(url: str, as_json: bool) -> None:
 @no_wait_option
 @json_option
 def add(name: str, address: str, url: str, timeout_s: float, no_wait: bool, as_json: bool) -> int:
-    """Add the gateway NAME at HOST:P to the group; HOST:P/G if its group port G is not P+1.
+    """Add the gateway NAME at HOST:P to the group. Write HOST:P/G if the gateway's group port G is not P+1.
 
-    The gateway first catches up without a vote, and then votes. The command waits for that, unless --no-wait is given. Start the
-    gateway before or after this command, with the other gateways in its `group.members`.
+    The gateway first catches up without a vote, and then votes. The command waits until the gateway votes, unless --no-wait is
+    given. Start the gateway before or after this command, with the other gateways in its `group.members`.
     """
     from tutti.data.member_address import parse_member
 
@@ -129,7 +129,7 @@ def add(name: str, address: str, url: str, timeout_s: float, no_wait: bool, as_j
 @timeout_option
 @json_option
 def remove(name: str, url: str, timeout_s: float, as_json: bool) -> int:
-    """Remove the gateway NAME from the group permanently, up or down. Its process can be stopped afterwards.
+    """Remove the gateway NAME from the group permanently. NAME may be running or not; stop its process afterwards.
 
     To stop a gateway that will return, use `tutti leave`, which does not change the roster.
     """
@@ -149,11 +149,12 @@ def remove(name: str, url: str, timeout_s: float, as_json: bool) -> int:
 @no_wait_option
 @json_option
 def replace(name: str, url: str, timeout_s: float, no_wait: bool, as_json: bool) -> int:
-    """Let the gateway NAME vote with a new disk, after it lost its disk and was started with an empty directory.
+    """Let the gateway NAME vote again after it lost its disk and was started with an empty directory.
 
-    The gateway keeps its name and its rank. It first catches up; the command waits for that, unless --no-wait is given.
+    The gateway keeps its name and its rank. The gateway first catches up, and then votes. The command waits until the gateway
+    votes, unless --no-wait is given.
 
-    The change needs a majority of the roster without NAME. Without one, as in a group of two, stop NAME, run `tutti roster force`
+    The other gateways must be a majority of the roster. If they are not, as in a group of two, stop NAME, run `tutti roster force`
     at the remaining gateways, and add NAME with an empty directory (`tutti members add`).
     """
     with _control(url, timeout_s) as (control, deadline):
@@ -178,11 +179,12 @@ def replace(name: str, url: str, timeout_s: float, no_wait: bool, as_json: bool)
 @timeout_option
 @json_option
 def leave(name: str, url: str, timeout_s: float, as_json: bool) -> int:
-    """Remove a gateway from the view in order; its process ends.
+    """Stop a gateway in an orderly way.
 
-    As with SIGTERM, the gateway NAME accepts no new records, finishes pending work and ends with exit code 0.
+    As after SIGTERM, the gateway NAME accepts no new records, finishes pending work, leaves the view and ends with exit code 0.
 
-    The gateway stays a member and may return: `tutti members remove` removes one permanently. No committed record depends on it.
+    The gateway stays in the roster and may return. To remove a gateway permanently, use `tutti members remove`. The other gateways
+    have every committed record.
     """
     from tutti.common.gateway_url import parse_url
     from tutti.io.admin import AdminClient
@@ -208,9 +210,9 @@ def leave(name: str, url: str, timeout_s: float, as_json: bool) -> int:
 
 
 def _majority_warning(found: list[Member], name: str) -> str:
-    """Return a warning if the group may lack a majority after `name` leaves, empty if not.
+    """Return a warning if the group may lack a majority after the gateway `name` leaves, otherwise "".
 
-    Gateways in the view count as present even if disconnected at this moment: a view survives short connection losses.
+    A disconnected gateway still counts while it is in the view, because a view survives short connection losses.
     """
     voters = sum(1 for other in found if other["voter"] or other["state"] == "silent")
     stay = [other for other in found if other["name"] != name and other["age"] and other["state"] not in ("leaving", "halted")]
@@ -255,10 +257,10 @@ def _member(found: list[Member], name: str) -> Member:
 
 
 def _change(control: AdminClient, deadline: TimeLimit, change: str, name: str, address: str = "") -> None:
-    """Request a roster change, and show why it is pending.
+    """Request a roster change, and show the reason while the command waits for it.
 
     Raises:
-        Unavailable: the change was not made in time; the message names the reason.
+        Unavailable: the change was not complete within the time limit; the message gives the reason.
     """
     with showing_reason(f"{change} {name}", lambda: control.trouble):
         try:
@@ -266,8 +268,8 @@ def _change(control: AdminClient, deadline: TimeLimit, change: str, name: str, a
         except Unavailable as late:
             if change != "replace":
                 raise
-            # A gateway may make the replacement and die before it answers. The repeated request then waits in vain for another
-            # new disk, so the vote of the gateway decides whether the change was made.
+            # The gateway that makes the replacement may die before it answers, and the client then repeats the request.
+            # The repeated request fails, because it waits for a second new disk. A vote of `name` proves that the change was made.
             member = _member(control.members(), name)
             if not _votes(member):
                 asked = f"`tutti status --url tutti://{member['address']}` shows its own status"
@@ -278,10 +280,10 @@ def _change(control: AdminClient, deadline: TimeLimit, change: str, name: str, a
 
 
 def _until_it_votes(control: AdminClient, deadline: TimeLimit, name: str) -> list[Member]:
-    """Wait until a gateway votes in the deciding view, and return the members.
+    """Wait until the gateway `name` takes part in decisions with a vote, and return the members.
 
     Raises:
-        Unavailable: the gateway does not vote in time.
+        Unavailable: the gateway does not vote within the time limit.
     """
     state = ""
     try:
@@ -305,7 +307,7 @@ def _until_it_votes(control: AdminClient, deadline: TimeLimit, name: str) -> lis
 
 
 def _note_pending(found: list[Member], name: str) -> None:
-    """Report a pending vote to a user who does not wait, and how to check it later."""
+    """Print whether the gateway `name` votes already, and if not, how to check later that it does."""
     member = _member(found, name)
     if _votes(member):
         note(f"{name} has caught up and votes")
@@ -315,12 +317,12 @@ def _note_pending(found: list[Member], name: str) -> None:
 
 
 def _reason(member: Member) -> str:
-    """Return the reason that the answering gateway knows for `member`, for example a broken connection."""
+    """Return why `member` takes no ordered records or has no vote, as far as the answering gateway knows."""
     return str(member.get(REASON) or "")
 
 
 def _progress(member: Member) -> str:
-    """Return the progress of a gateway without a vote, as text."""
+    """Return text that says why a gateway does not vote yet, for example how many positions it lacks."""
     if member["state"] == "silent":
         return f"it is not reachable: {known}" if (known := _reason(member)) else "it is not reachable"
     if member["state"] == "primary":
@@ -332,7 +334,7 @@ def _show(found: list[Member], as_json: bool) -> None:
     if as_json:
         print_json(found)
         return
-    reasons_below = on_terminal()  # a sentence in a column would squeeze the other columns
+    reasons_below = on_terminal()  # on a terminal, a column of whole sentences would leave no width for the other columns
     columns = {name: make for name, make in _COLUMNS.items() if not (reasons_below and name == REASON)}
     print_table(list(columns), [[make(member) for make in columns.values()] for member in found], empty="no members")
     for member in found:

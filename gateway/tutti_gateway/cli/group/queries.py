@@ -1,4 +1,4 @@
-"""`tutti queries`: positions of Spark queries and named readers, collected from all gateways of the group."""
+"""`tutti queries`: lists the positions of Spark queries and named readers, collected from all gateways of the group."""
 
 from __future__ import annotations
 
@@ -28,23 +28,23 @@ def queries(url: str, as_json: bool) -> None:
     """List Spark queries and named readers with position and lag.
 
     \b
-    name         name of the position in the log; the option queryName gives it to a query
-    state        state of a query: running, or silent for 5 s or more; empty for a reader that only has a position in the log
+    name         name under which the position is in the log; for a Spark query, its queryName
+    state        running, or silent (no report for 5 s or more); empty for a named reader that sends no reports
     offset       all records below this offset are processed
     lag_records  number of records above the offset, in all topics
-    lag_ms       time since the query learned of the first unprocessed record; for a silent query, plus the time of silence
-    topics       topics that the query reads; all if it names none
+    lag_ms       time since the query found its first unprocessed record; it continues to grow while the query is silent
+    topics       topics that the query reads; all if the query selects none
     query        script, host and process id of the Spark driver (`label` in JSON)
-    gateway      gateway that receives the reports of the driver
-    seen         time of the last report, UTC, by the clock of that gateway
-    trouble      reason why the position is not saved under the name
+    gateway      gateway to which the driver reports
+    seen         time of the last report, UTC, by the gateway's clock
+    trouble      reason why the position could not be saved in the log
 
-    The command asks all gateways, because a query reports to only one of them. Gateways delete a silent query after a day, or when
-    a query of its name starts; the position stays.
+    The command asks all gateways, because a query reports to only one gateway. Gateways drop a silent query after a day, or when
+    another query with the same name starts. The position in the log stays.
     """
     from tutti.io.admin import AdminClient
+    from tutti.sources.query_progress import QueryProgress
     from tutti.sources.source import wait_for_log
-    from tutti.sources.spark_queries import QueryProgress
 
     with QueryProgress(url) as gateways, AdminClient(url) as control:
         log_state = wait_for_log(gateways)
@@ -72,13 +72,13 @@ def _topics(query: Mapping[str, object]) -> object:
 
 
 def _reader_fields(offset: int, frontier: int) -> dict[str, object]:
-    """Return the fields of a reader that only has a position in the log."""
+    """Return the fields of a named reader that sends no reports: its position in the log, and its lag."""
     fields = {"offset": offset, "lag_records": max(0, frontier - offset)}
     return dict.fromkeys(("label", "state", "topics", "lag_ms", "gateway", "since", "seen", "run", "trouble"), None) | fields
 
 
 def _reported(gateways: Mapping[str, str]) -> list[dict[str, object]]:
-    """Return the latest report of each query from all gateways (name -> URL). Gateways without an answer are noted."""
+    """Return the latest report of each query. Ask all `gateways` (name -> URL), and print a note for each that does not answer."""
     from tutti.data.query_info import without_ended
 
     newest: dict[str, tuple[QueryInfo, str]] = {}
@@ -94,12 +94,12 @@ def _reported(gateways: Mapping[str, str]) -> list[dict[str, object]]:
 
 
 def queries_at(url: str) -> list[QueryInfo]:
-    """Return the queries that report to the gateway at `url`.
+    """Return the Spark queries that report to the gateway at `url`.
 
     Raises:
-        TuttiError: the gateway does not answer in time, or does not support queries.
+        TuttiError: the gateway does not answer in time, or its release does not know the request.
     """
-    from tutti.sources.spark_queries import QueryProgress
+    from tutti.sources.query_progress import QueryProgress
 
     with QueryProgress(url, timeout=ANSWER_S_MAX) as client:
         return client.queries(patience=0.0)  # ask only this gateway, without failover

@@ -1,4 +1,4 @@
-"""`tutti roster force`: recovery after permanent loss of a majority of the group."""
+"""`tutti roster force`: lets the remaining gateways continue after the permanent loss of a majority."""
 
 from __future__ import annotations
 
@@ -16,24 +16,25 @@ from tutti_gateway.cli.group.members import Member, timeout_option
 
 @click.group()
 def roster() -> None:
-    """Force the roster after permanent loss of a majority.
+    """Replace the roster after the permanent loss of a majority.
 
     For every other change of members, use `tutti members`.
     """
 
 
 @roster.command()
-@click.option("--keep", required=True, metavar="A,B", help="The remaining gateways: all survivors, and no other.")
+@click.option("--keep", required=True, metavar="A,B", help="Names of all surviving gateways, separated by commas.")
 @click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
 @url_option
 @timeout_option
 @json_option
 def force(keep: str, yes: bool, url: str, timeout_s: float, as_json: bool) -> int:
-    """Continue with the surviving gateways after permanent loss of a majority.
+    """Let the surviving gateways continue after the permanent loss of a majority.
 
-    The survivors agree on the longest of their logs. Records that only the lost gateways had are lost, even if acknowledged. A lost
-    gateway that returns ends, reports the records that it may hold, and does not restart. The command fails while a majority is
-    reachable or may still return. Do not use it for a gateway that will return: the group then continues without help.
+    The survivors continue from the longest of their logs. Records that only the lost gateways had are lost, even if producers
+    received acknowledgements. If a lost gateway starts again, it reports records that only it may hold, and ends permanently. The
+    command fails while a majority is reachable or may still return. Do not use this command if enough gateways will return: the
+    group then continues on its own.
     """
     from tutti.common.gateway_url import parse_url
     from tutti.io.admin import AdminClient
@@ -47,7 +48,7 @@ def force(keep: str, yes: bool, url: str, timeout_s: float, as_json: bool) -> in
         raise UsageError(f"--keep {keep!r}: name gateways of the group: {', '.join(found)}")
     _confirm(names, found, yes)
     addresses = [address for name in names for address in parse_url(f"tutti://{found[name]['address']}")]
-    # Ask only gateways that remain; another gateway of the URL would refuse.
+    # Send the request only to surviving gateways, because an excluded gateway of the URL would refuse it.
     with AdminClient(addresses, timeout=deadline.left_s, learn=False) as control:
         with showing_reason(f"the roster becomes {', '.join(names)}", lambda: control.trouble):
             control.force_roster(names)
@@ -59,10 +60,12 @@ def force(keep: str, yes: bool, url: str, timeout_s: float, as_json: bool) -> in
 
 
 def _confirm(names: tuple[str, ...], found: Mapping[str, Member], yes: bool) -> None:
-    """Show the change and ask for confirmation. If no gateway is excluded, return: the gateway then explains the refusal.
+    """Show which gateways are excluded, and ask for confirmation unless `yes` is given.
+
+    If no gateway is excluded, there is nothing to confirm: the gateway refuses the request and explains why.
 
     Raises:
-        UsageError: standard input is not a terminal.
+        UsageError: confirmation is needed, but standard input is not a terminal.
         click.Abort: the user did not confirm.
     """
     excluded = [f"{name} ({member['state']})" for name, member in found.items() if name not in names]

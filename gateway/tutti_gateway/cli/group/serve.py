@@ -1,4 +1,4 @@
-"""`tutti serve`: runs one gateway from its configuration file."""
+"""`tutti serve`: runs one gateway with a configuration file."""
 
 from __future__ import annotations
 
@@ -21,20 +21,20 @@ from tutti_gateway.cli.common.interrupts import ImportGuard
     "--record",
     metavar="DIR",
     default="",
-    help="Record the protocol's events and actions in a file of DIR, for tutti log rerun: headers, never values.",
+    help="Record the protocol's events and actions in a file of DIR, for `tutti log rerun`. The file has no record values.",
 )
 @click.option(
     "--log-level",
     "level",
     type=click.Choice(["info", "debug"]),
-    help="Overrides `[logging] level`; debug: log each step of each message, for tutti trace.",
+    help="Log level, instead of `[logging] level`. debug: log each step of each message, for `tutti trace`.",
 )
 def serve(path: str, record: str, level: Literal["info", "debug"] | None) -> int:
     """Run one gateway.
 
-    One line of JSON on standard output reports the gateway as ready; logs go to standard error. After SIGTERM or Ctrl-C, the
-    gateway accepts no new records, finishes pending work and ends. Exit codes: 0 ended on request, 1 failed, 2 wrong configuration
-    or a directory of another gateway, 3 unavailable, 4 corruption found.
+    When the gateway is ready, it prints one line of JSON to standard output; logs go to standard error. After SIGTERM or Ctrl-C,
+    the gateway accepts no new records, finishes pending work and ends. Exit codes: 0: ended on request; 1: failed; 2: the
+    configuration is wrong, or the data directory belongs to another gateway; 3: unavailable; 4: corruption found.
     """
     with ImportGuard():
         from tutti_gateway.config import load_config

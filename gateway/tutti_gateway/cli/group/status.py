@@ -1,4 +1,4 @@
-"""`tutti status`, `tutti topics`, `tutti offsets`: the state of a gateway, its topics and its offsets."""
+"""`tutti status`, `tutti topics`, `tutti offsets`: show the state of a gateway, the topics of the log, and the offset at a time."""
 
 from __future__ import annotations
 
@@ -21,9 +21,7 @@ _TOPIC_COLUMNS = ("name", "records", "bytes", "first_offset", "last_offset", "fi
 
 @click.command()
 @url_option
-@click.option(
-    "--watch", "watched", is_flag=True, help="Show every gateway until interrupted; with --json, one line for each change."
-)
+@click.option("--watch", "watched", is_flag=True, help="Show all gateways until Ctrl-C; with --json, one line for each change.")
 @click.option(
     "--interval",
     "interval_s",
@@ -36,12 +34,13 @@ _TOPIC_COLUMNS = ("name", "records", "bytes", "first_offset", "last_offset", "fi
 def status(url: str, watched: bool, interval_s: float, as_json: bool) -> None:
     """Show the state, view, frontier and lag of a gateway.
 
-    The first gateway of the URL that answers reports: gateway, pid, group, log, state (primary, minority, joining, leaving,
-    halted), view, frontier, start, lag, and the Spark queries that report to it (`tutti queries` asks all gateways). With --watch,
-    show all gateways of the group: state, view, frontier (the next offset), lag (decided positions that it lacks), time of the last
-    answer if the gateway does not answer now (heard), and the problem.
+    The command shows the status of the first gateway in URL that answers: its name, process id, group, log, state (primary,
+    minority, joining, leaving or halted), view, frontier, start and lag, and the Spark queries that report to this gateway.
+    (`tutti queries` asks all gateways.) With --watch, the command shows a table of all gateways of the group. The column frontier
+    is the next offset, lag is the number of decided positions that the gateway lacks, heard is the time since the last answer of a
+    gateway that does not answer now, and reason names the problem.
 
-    If standard output is not a terminal, the status is one line of JSON also without --json; --watch then writes one line for each
+    If standard output is not a terminal, the status is one line of JSON even without --json; --watch then writes one line for each
     change of a gateway, with tabs between the fields.
     """
     if watched:
@@ -61,7 +60,7 @@ def status(url: str, watched: bool, interval_s: float, as_json: bool) -> None:
 
 
 def _queries(url: str) -> list[dict[str, object]] | None:
-    """Return the queries that report to this gateway, None if its reads port does not answer."""
+    """Return the Spark queries that report to the gateway at `url`, or None if its reads port does not answer."""
     from tutti_gateway.cli.group.queries import queries_at
 
     try:
@@ -74,12 +73,12 @@ def _queries(url: str) -> list[dict[str, object]] | None:
 @url_option
 @json_option
 def topics(url: str, as_json: bool) -> None:
-    """List topics with counts, bytes, first and last offset and time.
+    """List topics with records, bytes, first and last offset and time.
 
-    Records and bytes are totals since the log began. Bytes count batches as sent: keys, values, headers and framing, compressed if
-    the producer compresses. The first offset is that of the oldest record that retention has kept. Only the ordered log is counted:
-    a topic with only unordered records is listed without records. A warning is printed if no gateway could confirm with a majority
-    that the list is complete.
+    Records and bytes are totals since the log began. Bytes are the size of the batches as the producers sent them, with framing and
+    after compression. The first offset is that of the oldest record that retention has kept. The numbers cover the ordered log
+    only, so a topic with only unordered records has 0 records. The command warns if no gateway can confirm with a majority that the
+    list is complete.
     """
     from tutti.sources.flight import FlightSource
     from tutti.sources.source import wait_for_log
@@ -94,7 +93,7 @@ def topics(url: str, as_json: bool) -> None:
 
 
 def _topic(topic: Topic) -> dict[str, object]:
-    """Return the row of a topic; offsets and times are empty if the log holds no record of it."""
+    """Return the fields of a topic. Offsets and times are None if the log holds no record of the topic."""
     has_records = topic.first_offset >= 0
     return {
         "name": topic.name,
@@ -112,9 +111,9 @@ def _topic(topic: Topic) -> dict[str, object]:
 @click.option("--time", type=TIME, required=True, help="Time in ISO 8601 with a time zone.")
 @json_option
 def offsets(url: str, time: datetime, as_json: bool) -> None:
-    """Show the first offset at or after a time.
+    """Show the offset of the first record at or after a time.
 
-    If there is no such record yet, show the frontier.
+    If the log has no such record yet, show the frontier.
     """
     from tutti.sources.flight import FlightSource
     from tutti.sources.source import wait_for_log

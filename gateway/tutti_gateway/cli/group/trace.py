@@ -17,23 +17,27 @@ from tutti_gateway.cli.common.options import json_option
 from tutti_gateway.cli.common.output import print_json, print_table
 
 Line = dict[str, Any]
-#: Events that cover everything up to a position; the first one of each gateway and sender that covers the message is shown.
+#: Events that apply to all positions up to a given one. For each gateway and sender, the first that includes the message is shown.
 _UP_TO = ("vote", "durable", "confirm")
-#: Events that name their message; other events do not belong to a message.
+#: Events whose log line identifies the message by producer, epoch and sequences.
 _NAMED = ("submitted", "received", "written", "decided", "aborted", "receipt")
-#: The events that, for an unordered message, only its origin gateway logs.
+#: For an unordered message, only the gateway that received it logs these events.
 _AT_ORIGIN = ("submitted", "receipt")
 _DETAILS = ("by", "sender", "up_to", "topic", "position", "in_view", "attempt", "offset", "session", "reason")
 _MS_PER_S = 1000
-#: Maximum number of gateway or lane names in an error.
+#: Maximum number of names that an error message lists.
 _LISTED_MAX = 16
 _LINE_BYTES_MAX = 1 * limits.MIB
 
 
 class Message(NamedTuple):
-    """Identity of a record: number, epoch and sequence of its producer. After an abort, the next epoch reuses the sequence.
+    """Identity of a record, with the epoch, because after an abort the next epoch reuses the sequences.
 
-    For an unordered record, the three values belong to its lane; `lane` is empty for ordered records.
+    Attributes:
+        lane: name of the lane; "" for an ordered record. In a lane, number, epoch and sequence belong to the lane.
+        number: number of the producer.
+        epoch: epoch of the producer.
+        sequence: number of the record in the producer's stream.
     """
 
     lane: str
@@ -51,9 +55,9 @@ class Message(NamedTuple):
 
 
 class RecordQuery(NamedTuple):
-    """The requested record: by producer, sequence and optional epoch, or by offset.
+    """The record to trace, given by producer and sequence, and perhaps epoch, or by offset.
 
-    An unordered record also has a lane, given by its own name or by its gateway's name.
+    For an unordered record, `lane` is the full name of its lane, or the name of the gateway that received the record.
     """
 
     producer: str | None
@@ -63,14 +67,14 @@ class RecordQuery(NamedTuple):
     lane: str = ""
 
     def _in_lane(self, line: Line) -> bool:
-        """True if the log line is about the requested lane, or about the log if no lane is requested."""
+        """True if the log line is about the requested lane; without a lane, True if it is about the ordered log."""
         lane = _lane(line)
         if not self.lane or LaneName.parse(self.lane) is not None:
             return lane == self.lane
         return bool(lane) and line["gateway"] == self.lane and line["event"] in _AT_ORIGIN
 
     def names(self, line: Line) -> Message | None:
-        """Return the message if the log line names the requested record, None if not."""
+        """Return the identity of the requested record if the log line is about it, otherwise None."""
         if not (_is_named(line) and self._in_lane(line)):
             return None
         if self.sequence is not None:
@@ -87,7 +91,7 @@ class RecordQuery(NamedTuple):
 @click.argument("files", nargs=-1, required=True, type=click.Path(dir_okay=False, path_type=Path), metavar="LOGFILE...")
 @click.option("--producer", metavar="NAME", help="The record's producer, with --sequence.")
 @click.option("--sequence", type=click.IntRange(min=1), metavar="N", help="The record's sequence at its producer.")
-@click.option("--epoch", type=click.IntRange(min=1), metavar="N", help="Only the record of this epoch of the producer.")
+@click.option("--epoch", type=click.IntRange(min=1), metavar="N", help="The producer's epoch, if several epochs have the sequence.")
 @click.option(
     "--offset", type=click.IntRange(min=0), metavar="N", help="The record's offset, instead of --producer and --sequence."
 )
@@ -104,15 +108,16 @@ def trace(
 ) -> int:
     """Follow one record through the logs of all gateways.
 
-    Each LOGFILE is the standard error output of a gateway, as JSON lines, with `[logging] level = "debug"` or `--log-level debug`.
-    A LOGFILE must be a regular file, because the command reads it more than once. The output shows, ordered by the gateways'
-    clocks, how the message was received, written, voted for, decided and answered.
+    Each LOGFILE holds the standard error output of one gateway with log level debug (`[logging] level = "debug"` or `--log-level
+    debug`). A LOGFILE must be a regular file, because the command reads it more than once. The output shows when each gateway
+    received, wrote, voted for, decided and answered the message, in the order of the gateways' clocks.
 
-    An unordered record has its sequence and offset in a lane. `--lane` takes the lane's name from the record's receipt, or the name
-    of its gateway. With a gateway's name, only that gateway's own log identifies the record, so that log must be among the
-    LOGFILEs.
+    For an unordered record, --sequence and --offset count within a lane, and `--lane` is required. LANE is the lane's name from the
+    record's receipt, or the name of the gateway that received the record. With a gateway's name, that gateway's log must be among
+    the LOGFILEs, because only that log identifies the record.
 
-    After an abort, the producer's next epoch reuses the sequence: each is a separate message, and all are shown.
+    After an abort, the next epoch of a producer reuses sequences. The command then shows every message that had the sequence,
+    unless --epoch selects one.
     """
     if (producer is None) != (sequence is None) or (producer is None) == (offset is None):
         raise UsageError("name the message: give --producer and --sequence, or --offset")
@@ -136,7 +141,7 @@ def trace(
 
 
 def _not_found(named: str, lane: str, lines: Iterable[Line]) -> str:
-    """Return the error text for a record that is not found, with the next step for the given lane."""
+    """Return the error text for a record that is in none of the logs, with advice that depends on what the logs contain."""
     advice = "is in none of these logs: check that they were written at level debug, and that they cover the time of the record."
     if not lane:
         return f"{named} {advice} For an unordered record, give --lane"
@@ -174,7 +179,7 @@ def _print(lines: Sequence[Line]) -> None:
 
 
 def follow(lines: Callable[[], Iterable[Line]], query: RecordQuery) -> dict[Message, list[Line]]:
-    """Return the lines about each requested message, ordered by time. Each call of `lines` must return all lines of all logs."""
+    """Return the log lines about each message that matches `query`, ordered by time. `lines()` must read all logs again."""
     messages = sorted({message for line in lines() if (message := query.names(line))})
     if not messages:
         return {}
@@ -193,10 +198,10 @@ def follow(lines: Callable[[], Iterable[Line]], query: RecordQuery) -> dict[Mess
 
 
 def _lines_covering(lines: Iterable[Line], with_position: Line, begun: str) -> Iterator[Line]:
-    """Yield the lines since `begun` that reach the message's position, with the message's identity added.
+    """Yield the lines about a message that give only its position, with the identity of the message added.
 
-    These are each NO to the message and, for each gateway and sender, the first line that covers its position. In a lane,
-    only lines of the same attempt count.
+    These lines are each NO vote against the message, and for each gateway and sender the first line that includes its position.
+    Lines before the time `begun` are skipped. In a lane, lines of another attempt are skipped, because they reuse positions.
     """
     at = _lane(with_position), with_position.get("attempt")
     name = {field: with_position[field] for field in ("producer", "number", "epoch", "first", "last")}
@@ -214,7 +219,7 @@ def _lines_covering(lines: Iterable[Line], with_position: Line, begun: str) -> I
 
 
 def _lane(line: Line) -> str:
-    """Return the lane of a line; empty for the log."""
+    """Return the name of the lane that a log line is about, or "" for the ordered log."""
     lane: str = line.get("lane", "")
     return lane
 
@@ -224,10 +229,10 @@ def _is_named(line: Line) -> bool:
 
 
 def _lines(files: Sequence[Path]) -> Iterator[Line]:
-    """Yield the debug lines of gateways, file by file; other lines are skipped."""
+    """Yield the debug lines of all files, and skip every other line."""
     for file in files:
         with file.open("rb") as lines:
-            while text := lines.readline(_LINE_BYTES_MAX):  # a longer line arrives in parts, and no part is valid JSON
+            while text := lines.readline(_LINE_BYTES_MAX):  # a longer line is read in parts, which fail to parse and are skipped
                 try:
                     line = orjson.loads(text)
                 except orjson.JSONDecodeError:

@@ -1,4 +1,4 @@
-"""`tutti status --watch`: polls every gateway of the group, and shows a live table, or a line for each change."""
+"""`tutti status --watch`: polls every gateway of the group, and shows a live table, or prints a line for each change."""
 
 from __future__ import annotations
 
@@ -16,20 +16,23 @@ from tutti.io.admin import AdminClient
 from tutti_gateway.cli.common.output import cell_text, on_terminal, print_json
 
 ANSWER_S_MAX = 2.0
-#: A gateway that takes longer to answer counts as missing until it answers.
+#: A gateway that has not answered a request for this long is shown with the state "no answer".
 LATE_S = 0.5
 NO_ANSWER = "no answer"
-_ROUNDS = 2  # reconnect once: a gateway that is not reachable then is down
-_STEP_S = 0.25  # polling interval of the stop flag
+_ROUNDS = 2  # try to connect twice before a gateway counts as not reachable
+_STEP_S = 0.25  # interval at which a polling thread checks the stop flag
 _COLUMNS = ("gateway", "address", "state", "view", "frontier", "lag", "heard", "reason")
 _STYLES = {"primary": "green", "minority": "yellow", "joining": "yellow", "leaving": "yellow", "halted": "red", NO_ANSWER: "red"}
 
 
 class GatewayState(NamedTuple):
-    """State of one gateway at one moment.
+    """One line of the table: the state of one gateway.
 
-    `frontier` is its next offset, `lag` the decided positions that it lacks; None if unknown. `heard` is the time (UTC) of the last
-    answer of a gateway that does not answer now; None if it answers, or never did.
+    Attributes:
+        frontier: next offset of the gateway, or None if unknown.
+        lag: number of decided positions that the gateway lacks, or None if unknown.
+        heard: for a gateway that does not answer now, the time (UTC) of its last answer.
+        reason: why the gateway does not answer, or why it takes no records.
     """
 
     gateway: str
@@ -44,10 +47,13 @@ class GatewayState(NamedTuple):
 
 @dataclass
 class _PollState:
-    """Poll state of one address.
+    """Result of the polls of one address.
 
-    `last_answer` is the last answer and `heard` its time (UTC). `request_started_s` is the start of a pending request
-    (monotonic clock), None if there is none. `error` is the error of the last request, "" if it succeeded or is pending.
+    Attributes:
+        last_answer: status document of the last successful request.
+        heard: time (UTC) of that answer.
+        request_started_s: start of the pending request on the monotonic clock, or None if no request is pending.
+        error: error of the last request, or "" if that request succeeded.
     """
 
     last_answer: dict[str, Any] | None = None
@@ -56,7 +62,7 @@ class _PollState:
     error: str = ""
 
     def missing(self, now_s: float) -> str:
-        """Return why the current state is unknown; "" if it is known."""
+        """Return why the gateway counts as not answering, or "" if it answers."""
         late = self.request_started_s is not None and now_s - self.request_started_s >= LATE_S
         return self.error or (_LATE if late else "")
 
@@ -65,16 +71,16 @@ _LATE = f"no answer for {LATE_S:g} s or more"
 
 
 class Watch:
-    """Polls each gateway in its own thread, so that a hanging one delays no other. Also polls the gateways that an answer names."""
+    """Polls each gateway in its own thread, so that a hanging gateway delays no other. Answers name further gateways to poll."""
 
     def __init__(self, addresses: Iterable[Address], interval_s: float) -> None:
-        """Start polling."""
+        """Start to poll each address every `interval_s` seconds."""
         self._interval_s = interval_s
         self._lock = threading.Lock()
         self._all: dict[Address, _PollState] = {}
         self._names: dict[Address, str] = {}
         self._stop = threading.Event()
-        self._changed = threading.Event()  # a gateway has stopped answering, or answers again
+        self._changed = threading.Event()  # set when a gateway stops answering or answers again
         self._add(addresses)
 
     def close(self) -> None:
@@ -82,7 +88,7 @@ class Watch:
         self._stop.set()
 
     def wait_for_all(self, limit_s: float) -> None:
-        """Wait until each gateway has answered or missed its time limit."""
+        """Wait until each gateway has answered or counts as not answering, at most `limit_s` seconds."""
         until_s = time.monotonic() + limit_s
         while (now_s := time.monotonic()) < until_s:
             with self._lock:
@@ -91,7 +97,7 @@ class Watch:
             time.sleep(0.02)
 
     def pause(self) -> None:
-        """Wait for the next update: at once when a gateway stops answering, or answers again."""
+        """Wait one interval. Return earlier if a gateway stops answering or answers again."""
         self._changed.wait(min(self._interval_s, LATE_S))
         self._changed.clear()
 
@@ -115,7 +121,7 @@ class Watch:
                 self._wait(control)
 
     def _wait(self, control: AdminClient) -> None:
-        """Wait for the next poll; return at once if the connection breaks."""
+        """Wait until the next poll is due. Return earlier if the connection breaks, so that the loss shows at once."""
         until_s = time.monotonic() + self._interval_s
         while (left_s := until_s - time.monotonic()) > 0 and not self._stop.is_set():
             if control.await_disconnect(min(left_s, _STEP_S)):
@@ -142,7 +148,7 @@ class Watch:
         self._add(found)
 
     def states(self) -> list[GatewayState]:
-        """Return the current state by name; for two addresses of one gateway (host name and IP), prefer one that answers."""
+        """Return the state of each gateway, sorted by name. If a gateway has two addresses, use one that answers."""
         now_s = time.monotonic()
         with self._lock:
             polls = {address: (replace(poll), poll.missing(now_s)) for address, poll in self._all.items()}
@@ -174,7 +180,7 @@ def _gateway_state(
 
 
 def watch(url: str, interval_s: float, as_json: bool, ends: Callable[[], bool] = bool) -> None:
-    """Show the gateways until interrupted, or until `ends` returns true."""
+    """Show the gateways of `url` until Ctrl-C, or until `ends()` returns true."""
     watching = Watch(parse_url(url), interval_s)
     try:
         watching.wait_for_all(ANSWER_S_MAX + 1)
@@ -209,7 +215,7 @@ def _table(states: Iterable[GatewayState]) -> Any:
 
 
 def _write(watching: Watch, as_json: bool, ends: Callable[[], bool]) -> None:
-    """Write a line for each change: all gateways as JSON, or each changed gateway with tabs between its fields."""
+    """Print a line for each change: all gateways' states as JSON, or the changed gateway's state as tab-separated text."""
     before: list[GatewayState] = []
     if not as_json:
         print("\t".join(("time", *_COLUMNS)), flush=True)

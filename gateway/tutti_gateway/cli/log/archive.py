@@ -1,4 +1,4 @@
-"""`tutti archive`: copies the log to an archive of Parquet files; lists and verifies archives."""
+"""`tutti archive`: copies the log to an archive of Parquet files, and lists and verifies archives."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _COLUMNS = ("first", "end", "records", "ticks", "files", "bytes", "topics")
 
 @click.group()
 def archive() -> None:
-    """Copy the log to Parquet files; list or verify an archive."""
+    """Copy the log to Parquet files, or list or verify an archive."""
 
 
 @archive.command()
@@ -24,12 +24,12 @@ def archive() -> None:
 @click.option("--once", is_flag=True, help="Archive the ranges that are closed now, and end.")
 @json_option
 def run(path: str, once: bool, as_json: bool) -> int:
-    """Archive the log, range after range, as ranges close.
+    """Archive each range of the log as soon as the range is closed.
 
-    The manifests list the archived ranges, so a restarted archiver continues after the last one. After each range, the archiver
-    commits the offset of its named reader (key `name`). Gateways that list this reader in [retention] keep_for delete only archived
-    records. One line of JSON on standard output reports the archiver as ready; logs go to standard error. After SIGTERM or Ctrl-C,
-    it finishes the current range and ends.
+    Each archived range has a manifest, so a restarted archiver continues after the last archived range. After each range, the
+    archiver commits the offset of its named reader (key `name`). If [retention] keep_for lists this reader, gateways delete only
+    archived records. When the archiver is ready, it prints one line of JSON to standard output; logs go to standard error. After
+    SIGTERM or Ctrl-C, the archiver finishes the current range and ends.
     """
     from tutti.archive.archiver import Archiver, Settings
     from tutti.archive.catalog import Archive
@@ -40,7 +40,7 @@ def run(path: str, once: bool, as_json: bool) -> int:
 
     config = load_archiving(path)
     if config.priority == "idle":
-        os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))  # niceness alone let the archiver delay commits
+        os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))  # os.nice() alone would let the archiver delay commits
     else:
         os.nice(_NICE)
     log = GatewayLog(config.gateways)
@@ -90,14 +90,14 @@ def list_ranges(archive: str, as_json: bool) -> None:
 @click.option(
     "--remove-orphans",
     is_flag=True,
-    help="Remove files that no range names, if they are over a day old and other ranges hold their records.",
+    help="Remove each file that belongs to no range, if it is over a day old and a range holds its records.",
 )
 @json_option
 def verify(archive: str, remove_orphans: bool, as_json: bool) -> int:
-    """Read all of ARCHIVE: check each file's SHA-256, each record, each range's digest, and the completeness of the ranges.
+    """Read all of ARCHIVE, and check the SHA-256 of each file, each record, the digest of each range, and that no range is missing.
 
-    Exit code 4 if anything is corrupt or missing. A killed archiver leaves files that no range names; they are harmless. Files of a
-    missing range are kept, because they may hold the only copy of its records.
+    The exit code is 4 if anything is corrupt or missing. A killed archiver may leave files that belong to no range, which are
+    harmless. The command keeps such a file if no range holds its records, because it may be their only copy.
     """
     from tutti.archive.catalog import Archive
     from tutti.archive.verify import verify as check

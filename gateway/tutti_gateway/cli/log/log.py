@@ -1,4 +1,4 @@
-"""`tutti log`: verifies, inspects and digests a data directory, gateway up or down, and repairs one after a halt."""
+"""`tutti log`: verifies, inspects and hashes the log in a data directory, and repairs the log of a halted gateway."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _COLUMNS = ("position", "offset", "kind", "fate", "view", "producer", "epoch", "
 
 @click.group()
 def log() -> None:
-    """Verify, inspect, digest, repair or rerun a log."""
+    """Verify, inspect, hash or repair a log, or rerun a recording."""
 
 
 log.add_command(rerun)
@@ -35,10 +35,10 @@ log.add_command(rerun)
 @click.argument("directory")
 @json_option
 def verify(directory: str, as_json: bool) -> None:
-    """Check every frame of DIRECTORY, and of the lanes in it.
+    """Check every frame of the log in DIRECTORY, and of the lanes in it.
 
-    The command checks each frame's header, its link in the hash chain, its body, and the derived indexes and snapshots. Exit code 4
-    if anything is corrupt. The directory of one lane (DIRECTORY/lanes/NAME) can be checked alone.
+    The command checks the header and the body of each frame, the chain of header checksums, and the indexes and snapshots. The exit
+    code is 4 if anything is corrupt. To check one lane alone, give the directory of the lane, DIRECTORY/lanes/NAME.
     """
     from tutti_gateway.log.tools.verify import lane_of, verify_lanes
     from tutti_gateway.log.tools.verify import verify as check
@@ -72,7 +72,7 @@ def _locations_text(damage: Sequence[Finding]) -> str:
 
 
 def _advice(path: str, own: bool, damage: Sequence[Finding]) -> str:
-    """Return the remedy for corruption in a lane: another gateway that has the lane serves it, or returns a copy."""
+    """Return the remedy for corruption in the lane at `path`. `own` is True if this gateway began the lane."""
     from tutti.data.lane_name import NEW_LANE_REMEDY
     from tutti.log.files.lane_paths import SUSPECT
 
@@ -99,7 +99,7 @@ def _advice(path: str, own: bool, damage: Sequence[Finding]) -> str:
 @click.option("--end", type=click.IntRange(min=1), help="Last position. [default: the last one in the log]")
 @json_option
 def inspect(directory: str, start: int, end: int | None, as_json: bool) -> None:
-    """List the frames of DIRECTORY, decided and pending. With --json, one line of JSON for each frame."""
+    """List the decided and the undecided frames of the log in DIRECTORY. With --json, print one line of JSON for each frame."""
     from tutti_gateway.log.tools.inspect import inspect as frames
 
     found = frames(directory, start, end)
@@ -117,10 +117,10 @@ def inspect(directory: str, start: int, end: int | None, as_json: bool) -> None:
 @click.option("--end", type=click.IntRange(min=0), help="Offset after the last record. [default: the frontier]")
 @json_option
 def digest(directory: str, start: int | None, end: int | None, as_json: bool) -> None:
-    """Print a SHA-256 over the committed records of DIRECTORY.
+    """Print a SHA-256 over the committed records of the log in DIRECTORY.
 
-    The digest covers a canonical form that is independent of batching and compression: it is equal on every gateway that holds the
-    range.
+    The hash covers the records themselves, independent of batching and compression. The hash is equal on every gateway that holds
+    the range.
     """
     from tutti_gateway.log.tools.digest import digest as digest_of
 
@@ -149,14 +149,15 @@ def digest(directory: str, start: int | None, end: int | None, as_json: bool) ->
     "--accept-loss-from",
     type=click.IntRange(min=0),
     metavar="OFFSET",
-    help="Truncate the log there: this gateway loses this record and all later ones.",
+    help="Truncate the log at OFFSET: this gateway loses the record at OFFSET and all later records.",
 )
 @json_option
 def repair(directory: str, accept_loss_from: int | None, as_json: bool) -> int:
-    """Show the corruption that a halted gateway reported, and truncate the log on request.
+    """Show the corruption in the log of a halted gateway, and truncate the log on request.
 
-    Without --accept-loss-from, the command repairs only damage that loses no record: segment headers that follow from the rest,
-    indexes and snapshots. It keeps a copy of the replaced data. Exit code 4 if records cannot be served.
+    Without --accept-loss-from, the command repairs only what it can rebuild from the rest of the log without losing a record:
+    segment headers, indexes and snapshots. The command keeps a copy of all data that it replaces. The exit code is 4 if records
+    cannot be served.
     """
     from tutti_gateway.log.tools.repair import repair as repair_log
 
@@ -171,11 +172,11 @@ def repair(directory: str, accept_loss_from: int | None, as_json: bool) -> int:
 @log.command()
 @click.argument("directory")
 def moved(directory: str) -> None:
-    """Confirm that the whole DIRECTORY was moved here while its gateway was down.
+    """Confirm that DIRECTORY was moved here completely while its gateway was down.
 
-    A copy of a member's directory may lack recent promises of the original, so a gateway that starts on a copy catches up without a
-    vote. A moved directory lacks nothing: confirm the move before the first start here. Never confirm a copy if the gateway ran
-    after the copy was made: records acknowledged since then may be lost.
+    A copied directory may be older than the original, and then lacks promises that the gateway made in the protocol. Therefore a
+    gateway that starts on a copy has no vote. A moved directory is complete, so confirm the move before the first start. Never
+    confirm a copy if the gateway ran after the copy was made, because acknowledged records may be lost.
     """
     from tutti.log.files.data_directory import declare_moved as confirm_move
 
@@ -186,7 +187,7 @@ def moved(directory: str) -> None:
 
 
 def _repaired(report: Repair) -> dict[str, object]:
-    """Return the JSON fields of a repair report."""
+    """Return the repair report as JSON fields, whose names are stable."""
     return {
         "ok": report.truncated or report.offset < 0,
         "damage": [finding._asdict() for finding in report.damage],
@@ -234,7 +235,7 @@ def _are(count: int) -> str:
 
 
 def _verified(report: Verified, lanes: Sequence[LaneVerified] = ()) -> dict[str, object]:
-    """Return the JSON fields of a verification report."""
+    """Return the verification report of a log and its lanes as JSON fields."""
     return {
         **_report(report),
         "ok": not report.damage and not any(lane.damage or lane.refused for lane in lanes),
@@ -290,7 +291,7 @@ def _print_verified(report: Verified, lanes: Sequence[LaneVerified] = ()) -> Non
 
 
 def _log_named(log: str, lane: str) -> str:
-    """Return the name of a log for users; for a lane, also the ordered log that it belongs to."""
+    """Return text that names a log, or names a lane and the ordered log of its group."""
     named = f"log {log or 'not started'}"
     return f"lane {lane} of {named}" if lane else named
 
@@ -315,7 +316,7 @@ def _location(finding: Finding) -> str:
 
 
 def _frame(frame: FrameInfo) -> dict[str, object]:
-    """Return the JSON fields of a frame: times as text, the detail of a frame without records as an object."""
+    """Return a frame as JSON fields, with times as text, and with the content of a control frame as an object (`detail`)."""
     import orjson
 
     from tutti.reading.json_lines import bytes_field

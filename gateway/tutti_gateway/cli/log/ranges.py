@@ -1,4 +1,4 @@
-"""Conversion of range bounds to offsets, and of corruption errors to errors that name an offset."""
+"""Helpers of commands that read a range: resolve its bounds to offsets, and add the reached offset to corruption errors."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ if TYPE_CHECKING:
 
 
 def resolve(source: Source, start: Bound, end: Bound) -> tuple[int, int]:
-    """Return the offsets of [start, end) in the log of `source`; "latest" is its frontier.
+    """Return the first offset of the range from `start` to `end` in the log of `source`, and the offset after its last record.
 
     Raises:
-        OffsetOutOfRange: a bound is outside the log.
-        UsageError: the end is before the start.
+        OffsetOutOfRange: `start` or `end` is outside the log.
+        UsageError: `end` is before `start`.
         Unavailable: the log has not started.
     """
     from tutti.sources.source import resolve_bound, wait_for_log
@@ -32,10 +32,10 @@ def resolve(source: Source, start: Bound, end: Bound) -> tuple[int, int]:
 
 @contextmanager
 def offset_of_damage(position: Callable[[], int]) -> Iterator[None]:
-    """Add the offset that reading had reached to a corruption error raised in the block.
+    """If the block raises a corruption error, add to its message up to which offset the records are readable.
 
     Args:
-        position: returns the offset below which all records were read.
+        position: function that returns the offset up to which the block has read all records.
     """
     try:
         yield

@@ -1,4 +1,4 @@
-"""`tutti log rerun`: runs a recording of `tutti serve --record` again, and compares the actions."""
+"""`tutti log rerun`: feeds a recording of `tutti serve --record` to the protocol again, and compares the actions."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ if TYPE_CHECKING:
 @click.argument("file")
 @json_option
 def rerun(file: str, as_json: bool) -> int:
-    """Run a recorded run again.
+    """Run the protocol again with recorded events, and compare its actions.
 
-    FILE is a recording of tutti serve --record. A new protocol instance gets the recorded events and must answer each as recorded.
-    The command shows the first different answer with both versions, and then ends with exit code 1. A recording that a kill
-    truncated is used up to its last complete event.
+    FILE is a recording of `tutti serve --record`. The command feeds each recorded event to a new protocol instance, whose actions
+    must equal the recorded actions. At the first difference, the command shows both versions and ends with exit code 1. If a kill
+    truncated the recording, the command uses all complete events.
     """
     from tutti_gateway.node.replay.rerun import replay_run as run_again
     from tutti_gateway.node.status.status import release
@@ -38,7 +38,7 @@ def rerun(file: str, as_json: bool) -> int:
 
 
 def _fields(found: ReplayResult, this_release: str) -> dict[str, object]:
-    """Return the JSON fields of the result."""
+    """Return the result as JSON fields, whose names are stable."""
     difference = found.difference
     return {
         "identical": difference is None,

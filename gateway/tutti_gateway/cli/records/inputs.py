@@ -1,8 +1,8 @@
-"""Input formats of `tutti produce`: lines, JSON lines or CSV, read in chunks as they arrive.
+"""Input formats of `tutti produce`: text lines, JSON lines and CSV.
 
-A record's number is its position in the input, from 1. Its value is one line: the line without its newline; for JSON, without
-surrounding blanks; for CSV, the row as a JSON object. The hash of an input is the hash of its values, each with a newline. A key
-keeps the bytes of its field: text without its quotes, any other value as it is in the line (`tutti.common.json_fields`).
+The value of a record is a line without its newline, a line of JSON without surrounding blanks, or a CSV row as a JSON object. The
+key of a record is the text of the key field; for a JSON number, object or list, the key is its text in the line
+(`tutti.common.json_fields`). Records are numbered from 1. The hash of an input covers all its values, each followed by a newline.
 """
 
 from __future__ import annotations
@@ -26,23 +26,23 @@ from tutti.limits import RECORD_BYTES_MAX
 from tutti_gateway.cli.common.output import count_text
 from tutti_gateway.core import limits
 
-#: A pipe is read as data arrives, a file in blocks of this size, which is close to the best batch size.
+#: Largest read, which is close to the best batch size. A read from a pipe returns earlier, with the data that has arrived.
 BLOCK_BYTES = 256 * 1024
 
-#: Size limit of a CSV field: one field may be as large as a record. The default of the csv module is only 128 KiB.
+#: One CSV field may be as large as a whole record. The default limit of the csv module is only 128 KiB.
 csv.field_size_limit(RECORD_BYTES_MAX)
 
 Key = bytes | None
 
 
 class Chunk(NamedTuple):
-    """Consecutive records: their values, and their keys if a key field is named."""
+    """Consecutive records of the input: their values, and their keys. `keys` is None if no key field is given."""
 
     values: list[bytes]
     keys: list[Key] | None
 
     def split(self, at: int) -> tuple[Chunk, Chunk]:
-        """Split into the first `at` records and the rest."""
+        """Return the first `at` records as one chunk, and the remaining records as another."""
         keys = self.keys
         return (
             Chunk(self.values[:at], keys[:at] if keys is not None else None),
@@ -50,16 +50,16 @@ class Chunk(NamedTuple):
         )
 
     def record_batch(self) -> pa.RecordBatch:
-        """Return the records with the columns that a producer takes."""
+        """Return the records as an Arrow batch with the columns `key` and `value`."""
         keys = self.keys if self.keys is not None else [None] * len(self.values)
         return pa.record_batch([pa.array(keys, pa.binary()), pa.array(self.values, pa.binary())], names=["key", "value"])
 
 
 class InputHash:
-    """Count and SHA-256 of the input read so far."""
+    """Number and SHA-256 of the input records read so far."""
 
     def __init__(self, settings: str) -> None:
-        """Start the hash with `settings`, so that the same bytes read with other settings have a different hash."""
+        """Include `settings` in the hash, so that the same input read with different options has a different hash."""
         self.count = 0
         self._hash = hashlib.sha256(settings.encode() + b"\n")
 
@@ -75,16 +75,16 @@ class InputHash:
 
 
 class Batcher:
-    """Splits chunks into batches; `rate` limits the records in a second."""
+    """Splits chunks into batches, and limits the number of records a second."""
 
     def __init__(self, rate: float | None) -> None:
-        """Set the rate limit in records a second; None for no limit."""
+        """Limit the records a second to `rate`; None for no limit."""
         self._rate = rate
         self._sent = 0
         self._started_s: float | None = None
 
     def split(self, chunk: Chunk) -> Iterator[Chunk]:
-        """Yield the chunk in batch-sized parts, each when the rate allows it."""
+        """Yield the records of `chunk` in batches. Before each batch, wait until the rate limit allows it."""
         while chunk.values:
             part, chunk = chunk.split(self._records(chunk.values))
             self._wait()
@@ -92,13 +92,13 @@ class Batcher:
             yield part
 
     def _records(self, values: list[bytes]) -> int:
-        """Return the size of the next batch in records. With a rate limit, a batch holds the records of at most 1/20 s."""
+        """Return the number of records in the next batch. A rate limit makes batches small: at most the records of 1/20 s."""
         sizes = list(accumulate(map(len, values)))
         count = max(1, bisect_right(sizes, common_limits.BATCH_BYTES))
         return min(count, limits.PRODUCE_RECORDS_MAX, max(1, int(self._rate / 20)) if self._rate else count)
 
     def _wait(self) -> None:
-        """Wait until the rate allows more records; the first batch does not wait."""
+        """Wait until the rate limit allows the next batch. The first batch never waits."""
         if self._rate:
             now_s = time.monotonic()
             self._started_s = now_s if self._started_s is None else self._started_s
@@ -106,13 +106,11 @@ class Batcher:
 
 
 def read_records(stream: BinaryIO, form: str, key: str | None) -> Iterator[Chunk]:
-    """Return the records of `stream` in chunks, each as soon as it is available.
+    """Return an iterator over the records of `stream`, in chunks that are read as data arrives.
 
     Raises:
-        UsageError: a key is given for lines, or is not a field of the CSV header.
-        FormatError: a record cannot be sent: invalid JSON, a row of another width than the header, or a record above the size
-            limit;
-            the message names the line.
+        UsageError: `key` is given for text lines, or is not a field of the CSV header.
+        FormatError: a line is invalid JSON or CSV, or a record exceeds the size limit; the message gives the line number.
     """
     if form == "lines":
         if key is not None:
@@ -122,7 +120,7 @@ def read_records(stream: BinaryIO, form: str, key: str | None) -> Iterator[Chunk
 
 
 def _lines(stream: BinaryIO) -> Iterator[tuple[int, list[bytes]]]:
-    """Yield runs of whole lines without their newlines, with the number of the first one."""
+    """Yield lists of complete lines without their newlines, each with the line number of its first line."""
     read: Callable[[int], bytes] = getattr(stream, "read1", stream.read)
     first, rest = 1, b""
     while block := read(BLOCK_BYTES):
@@ -139,7 +137,7 @@ def _lines(stream: BinaryIO) -> Iterator[tuple[int, list[bytes]]]:
 
 
 def _text_lines(stream: BinaryIO) -> Iterator[tuple[int, list[bytes]]]:
-    """Yield `_lines` without a leading byte order mark, which would hide a quote or a brace."""
+    """Yield the lines of a JSON or CSV input, without a byte order mark, which would hide a quote or brace at the start."""
     for first, lines in _lines(stream):
         if first == 1:
             lines[0] = lines[0].removeprefix(BOM_UTF8)
@@ -177,7 +175,7 @@ def _json(stream: BinaryIO, key: str | None) -> Iterator[Chunk]:
 
 
 def _no_json(number: int, line: bytes, key: str | None, error: ValueError) -> FormatError:
-    """Return the error for a line of invalid JSON, or with an invalid key."""
+    """Return the error for a line that is invalid JSON, or whose key field is unusable."""
     where = f"line {number} of the input"
     before = len(line) - len(line.lstrip())
     if isinstance(error, UnicodeDecodeError):
@@ -197,7 +195,7 @@ def _csv(stream: BinaryIO, key: str | None) -> Iterator[Chunk]:
         values: list[bytes] = []
         keys: list[Key] = []
         reader = csv.reader(text, strict=True)
-        begin = end = first  # the row's first line, and the line after its last
+        begin = end = first  # line numbers: the first line of the row, and the line after its last line
         try:
             for row in reader:
                 begin, end = end, first + reader.line_num
@@ -232,9 +230,9 @@ def _header(names: list[str], key: str | None) -> list[str]:
 
 
 def _csv_runs(stream: BinaryIO) -> Iterator[tuple[int, list[str]]]:
-    """Yield runs of lines that end at the end of a row.
+    """Yield lists of lines that contain only complete CSV rows, each with the line number of its first line.
 
-    A quoted field may hold newlines, so a row is complete only when it has an even number of quotes.
+    A quoted field may contain newlines, so a row ends only at a line where the number of quotes so far is even.
     """
     pending: list[bytes] = []
     first = 1

@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 
 @click.command()
 @url_option
-@click.option("--topic", required=True, help="The topic; it is created if it does not exist.")
-@click.option("--producer", "name", metavar="ID", help="Producer name: a second run with the same input commits nothing twice.")
+@click.option("--topic", required=True, help="Topic of the records; a new topic is created.")
+@click.option("--producer", "name", metavar="ID", help="Producer name; a second run with the same input commits no record twice.")
 @click.option(
     "--format",
     "form",
@@ -34,9 +34,9 @@ if TYPE_CHECKING:
     show_default=True,
     help="Format of the records.",
 )
-@click.option("--key", metavar="FIELD", help="Field that becomes the key (json, csv).")
-@click.option("--rate", type=NumberRange(min=1e-6), metavar="N", help="Limit of records in a second.")
-@click.option("--spool", metavar="DIR", help="Keep records on this disk until they commit; with --producer.")
+@click.option("--key", metavar="FIELD", help="Field that becomes the record's key, for json and csv.")
+@click.option("--rate", type=NumberRange(min=1e-6), metavar="N", help="Send at most N records a second.")
+@click.option("--spool", metavar="DIR", help="Keep records in a spool directory until they commit; needs --producer.")
 @click.option("--unordered", is_flag=True, help="Send to a gateway's lane, outside the total order.")
 @json_option
 @click.argument("file", required=False, default="-", type=click.Path(exists=True, dir_okay=False, allow_dash=True))
@@ -54,27 +54,29 @@ def produce(
 ) -> None:
     """Send a file or standard input to a topic, record by record.
 
-    FILE is standard input by default, or if it is -. A record is a line (without its newline), a line of JSON, or a CSV row as a
-    JSON object with the header's names. The command prints the first and the last offset and the number of committed records, also
-    when it ends early because of an invalid line, Ctrl-C or an unreachable gateway. A key is the text of its field; a JSON number,
-    object or list keeps its bytes from the line. JSON that has the key twice, or is nested more than 512 levels deep, is rejected.
+    Without FILE, or if FILE is -, the command reads standard input. A record is a text line without its newline, a line of JSON, or
+    a CSV row as a JSON object with the field names of the header. The key is the text of the key field; for a JSON number, object
+    or list, the key is its text in the line. JSON that has the key field twice, or more than 512 nested levels, is rejected.
+    The command prints the first and the last offset and the number of committed records. After an invalid line, Ctrl-C or the loss
+    of all gateways, the command ends early and prints the same report.
 
-    With --producer, a record's sequence is its number in the input. Records that are already committed are skipped. An input that
-    differs from the one committed under the same name is rejected. Without --producer, each run is a new producer with a random
-    name; the group deletes its state after an idle hour.
+    With --producer, a record's sequence is its number in the input, and a second run skips the records that are already committed.
+    The command rejects an input that differs from the input committed under the same name. Without --producer, each run is a new
+    producer with a random name; the group deletes the state of such a producer after an idle hour.
 
-    With --spool, the input need not be readable again, for example a pipe: the records of each run are new. A record is safe once
-    it is on the disk of DIR, also while no gateway answers. Records not committed 10 s after the end of the input stay there, and
-    the next run with the same --producer and DIR sends them first; the input of that run may be empty.
+    With --spool, the input may be a pipe that cannot be read again: each run sends all records of its input as new records. A
+    record is safe once it is on the disk of DIR, even while no gateway answers. Records that are not committed 10 s after the end
+    of the input stay in DIR. The next run with the same --producer and DIR sends these records first; its own input may be empty.
 
-    With --unordered, offsets belong to the lane that took the records; there is no order between lanes, and --producer is not
-    allowed. Each run starts an epoch, which needs a majority. `tutti tail --unordered` prints the records. After an early end, the
-    committed records may have gaps. The command then reports record numbers of the input, from 1: of unknown outcome
-    (undecided_records), in no log (uncommitted_records), and the first number after which nothing is committed (uncommitted_from).
+    With --unordered, a gateway appends the records to its lane, and the printed offsets belong to that lane. There is no order
+    between lanes, and --producer is not allowed. Each run starts an epoch, which needs a majority. `tutti tail --unordered` prints
+    the records. If such a run ends early, the committed records may have gaps. The report then gives input record numbers, counted
+    from 1: the records of unknown outcome (undecided_records), the records that are not committed (uncommitted_records), and the
+    number from which on no record is committed (uncommitted_from).
 
-    Exit code 1: a record of the input cannot be sent (invalid JSON, a row of another width than the header, larger than 4 MiB);
-    earlier records may be committed. 2: wrong use (an option, a missing file, a key that is not a field of the header). 3: no
-    gateway answers, at the start (10 s) or for a minute.
+    The exit code is 1 if a record of the input cannot be sent, for example invalid JSON, a CSV row with too many fields, or a
+    record above 4 MiB; earlier records may be committed. The exit code is 2 for wrong use: an invalid option, a missing file, or a
+    key that is not a field of the header. The exit code is 3 if no gateway answers for 10 s at the start, or for a minute later.
     """
     from tutti_gateway.cli.records.inputs import read_records
     from tutti_gateway.cli.records.sender import InputChanged, Report
@@ -89,8 +91,8 @@ def produce(
         stream = sys.stdin.buffer if path is None else stack.enter_context(path.open("rb"))
         chunks = read_records(stream, form, key)
         if path is not None and path.is_file():
-            # Invalid or empty input creates no producer. A pipe is not read first: its writer must learn at once that no gateway
-            # answers.
+            # Read the first chunk before connecting, so that an invalid or empty file creates no producer.
+            # A pipe is not read first, so that the command fails at once if no gateway answers.
             first = _first(chunks, report, as_json)
             chunks = chain(first, chunks)
             nothing = not first and name is None
@@ -104,9 +106,9 @@ def produce(
                     meter.advance(sender.send(chunk))
                 report = sender.finish()
             except InputChanged:
-                raise  # nothing was sent, and the error states the committed records
+                raise  # this run sent nothing, and the error message gives the number of committed records
             except (TuttiError, OSError, KeyboardInterrupt) as error:
-                wrong = isinstance(error, FormatError | UsageError)  # includes a key that is missing in the header of the input
+                wrong = isinstance(error, FormatError | UsageError)  # UsageError: the header of the input lacks the key field
                 _print_report(sender.stop_early(limits.REQUEST_TIMEOUT_US / 1e6 if wrong else 0.0), as_json, wrong=wrong)
                 raise
     _print_report(report, as_json)
@@ -126,7 +128,7 @@ def _check(topic: str, name: str | None, *, unordered: bool, spool: str | None) 
 def _sender(
     url: str, topic: str, name: str | None, *, settings: str, rate: float | None, unordered: bool, spool: str | None
 ) -> Sender | SpooledSender:
-    """Return the sender: with a spool or without."""
+    """Return a `SpooledSender` if a spool is given, otherwise a `Sender`."""
     from tutti_gateway.cli.records.sender import Sender, SpooledSender
 
     if spool is not None and name is not None:
@@ -136,7 +138,7 @@ def _sender(
 
 @contextmanager
 def _report_interrupt(nothing: Report, as_json: bool) -> Iterator[None]:
-    """After Ctrl-C while the command connects, report that the producer was not opened and that this run committed `nothing`."""
+    """If Ctrl-C interrupts the block, which connects to a gateway, print a hint and the empty report `nothing`."""
     try:
         yield
     except KeyboardInterrupt:
@@ -146,12 +148,12 @@ def _report_interrupt(nothing: Report, as_json: bool) -> Iterator[None]:
 
 
 def _unsent(nothing: Report) -> Report:
-    """Mark the report as ended early; the committed records of a named producer are unknown here."""
+    """Return the empty report, marked as ended early. For a named producer, earlier runs may have committed records."""
     return nothing._replace(complete=False, uncommitted_from=1 if nothing.producer is None else None)
 
 
 def _first(chunks: Iterator[Chunk], nothing: Report, as_json: bool) -> list[Chunk]:
-    """Return the first of `chunks`, if any; on an input error here, report `nothing` as committed."""
+    """Return the first chunk in a list, or an empty list for an empty input. If the input is invalid, print the empty report."""
     try:
         return list(islice(chunks, 1))
     except (FormatError, OSError) as error:
@@ -160,7 +162,7 @@ def _first(chunks: Iterator[Chunk], nothing: Report, as_json: bool) -> list[Chun
 
 
 def _print_report(report: Report | SpoolReport, as_json: bool, *, wrong: bool = False) -> None:
-    """Print the report; `wrong` is True if the input itself ended the run."""
+    """Print the report. `wrong` is True if the run ended because the input is invalid."""
     if as_json:
         print_json(report.fields())
         return

@@ -13,9 +13,9 @@ from tutti.reading.range_bounds import time_text
 from tutti_gateway.cli.common.options import group_url_option, json_option, require_url, url_option
 from tutti_gateway.cli.common.output import note, print_json, print_table
 
-ANSWER_S_MAX = 4.0  # time limit for the frontier confirmation, 2 s for each gateway
+ANSWER_S_MAX = 4.0  # time limit for confirming the frontier, enough to try two gateways
 
-#: Column names of the table, and their JSON fields.
+#: Column names of the table, and the JSON field that each column shows.
 _COLUMNS = {
     "name": "name",
     "epoch": "epoch",
@@ -43,7 +43,7 @@ def producers(context: click.Context, url: str | None, as_json: bool) -> None:
 @url_option
 @json_option
 def list_producers(url: str, as_json: bool) -> None:
-    """List producers with epoch, sequence, progress and the time when they were last seen.
+    """List producers with epoch, sequence, progress and the time of their last record.
 
     \b
     name       a leading ~ marks a random name; the group deletes its state after an idle hour
@@ -53,8 +53,8 @@ def list_producers(url: str, as_json: bool) -> None:
     aborted    yes: an abort ended the epoch, and no new epoch has started (in JSON: closed)
     last_seen  tick before the last record, UTC: the producer sent at this time or later; a log without new records has no ticks
 
-    Only the ordered log is counted: for a producer with only unordered records, the list has its name and epoch. A warning is
-    printed if the gateway could not confirm with a majority that the list is complete.
+    The list covers the ordered log only: for a producer of unordered records, it shows only the name and the epoch. The command
+    warns if the gateway cannot confirm with a majority that the list is complete.
     """
     from tutti.io.admin import AdminClient
 
@@ -80,7 +80,7 @@ def list_producers(url: str, as_json: bool) -> None:
 
 
 def _confirmed(url: str) -> tuple[tuple[Address, ...], str]:
-    """Return the gateways to ask, the one with a confirmed frontier first, and a warning if none confirmed it."""
+    """Return the gateways to ask, in order, and a warning, which is "" if the first gateway has confirmed its frontier."""
     from tutti.sources.flight import FlightSource
 
     with FlightSource(url, timeout=ANSWER_S_MAX) as reads:
@@ -96,7 +96,7 @@ def _cell(producer: Mapping[str, object], name: str) -> object:
 
 
 def _producer(producer: Mapping[str, Any]) -> dict[str, object]:
-    """Return the fields of a producer with the time as text, None before the first tick."""
+    """Return the fields of a producer, with `last_seen` as text, or None if the log has no tick yet."""
     fields = dict(producer)
     seen_us = fields.pop("last_seen_us")
     return fields | {"last_seen": time_text(seen_us) if seen_us else None}
@@ -106,7 +106,7 @@ def _producer(producer: Mapping[str, Any]) -> dict[str, object]:
 @click.argument("name")
 @url_option
 def fence(name: str, url: str) -> None:
-    """End the current epoch of the producer NAME: its present process gets an error."""
+    """End the current epoch of the producer NAME, so that its running process can no longer send."""
     from tutti.io.admin import AdminClient
 
     with AdminClient(url) as control:
@@ -118,7 +118,10 @@ def fence(name: str, url: str) -> None:
 @click.argument("names", nargs=-1, required=True)
 @url_option
 def forget(names: tuple[str, ...], url: str) -> None:
-    """Delete the state of producers: their earlier records are no longer attributed to them, and late copies are rejected."""
+    """Delete the state of producers, so that `resume()` returns nothing.
+
+    The committed records of the producers stay in the log. The group rejects late copies of their batches.
+    """
     from tutti.io.admin import AdminClient
 
     with AdminClient(url) as control:

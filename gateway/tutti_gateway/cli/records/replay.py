@@ -1,4 +1,4 @@
-"""`tutti replay`: writes a committed range to a file."""
+"""`tutti replay`: writes a range of committed records to a file."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ Writer = Callable[["pa.RecordBatch"], Any]
 
 @click.command()
 @click.option("--url", envvar="TUTTI_URL", metavar="URL", help="One or more gateways. [default: $TUTTI_URL]")
-@click.option("--path", metavar="DIR[,DIR]", help="Data directories instead of gateways, which may be down.")
+@click.option("--path", metavar="DIR[,DIR]", help="Data directories to read instead of gateways; the gateways may be down.")
 @click.option(
     "--archive",
     metavar="ARCHIVE",
-    help="Archive (directory or URL) of records that the log no longer holds. It can be the only source.",
+    help="Archive (directory or URL) for records that retention has removed. An archive can be the only source.",
 )
 @click.option("--topic", "topics", multiple=True, help="Only these topics (repeatable).")
 @click.option(
@@ -61,11 +61,12 @@ def replay(
     out: Path,
     as_json: bool,
 ) -> None:
-    """Write a committed range to a file, with gateways up or down.
+    """Write a range of committed records to a file.
 
-    The file has the columns of the Spark format; jsonl has the lines of `tutti tail`. The file appears under its name when it is
-    complete. From directories whose gateway is down, the range ends at the last watermark that the gateway wrote. From an archive
-    alone (with --url '' if $TUTTI_URL is set), it ends at the end of the archive.
+    A Parquet or Arrow file has the columns of the Spark format; a jsonl file has the lines of `tutti tail`. The file appears under
+    its name only when it is complete. If the source is a data directory and its gateway is down, the default end is the last
+    watermark that the gateway wrote. To read only an archive while $TUTTI_URL is set, give --url ''. The default end is then the
+    end of the archive.
     """
     if path is not None and context.get_parameter_source("url") is click.core.ParameterSource.COMMANDLINE:
         raise UsageError("--url and --path are both sources: give one of them")
@@ -103,7 +104,7 @@ def _source(url: str | None, path: str | None, archive: str | None) -> Source:
 
 @contextmanager
 def _output_file(out: Path) -> Iterator[Writer]:
-    """Yield a function that writes batches; the complete file appears, durable, after a successful block, otherwise not."""
+    """Yield a function that writes batches to a temporary file. If the block succeeds, sync the file and rename it to `out`."""
     partial = out.with_name(f".{out.name}.{os.getpid()}.partial")
     with contextlib.ExitStack() as stack:
         with _convert_errors(out, ConfigError):
@@ -129,7 +130,7 @@ def _output_file(out: Path) -> Iterator[Writer]:
 
 @contextmanager
 def _convert_errors(out: Path, kind: type[TuttiError]) -> Iterator[None]:
-    """Convert an operating system error to one that names the requested file and the remedy."""
+    """Convert an operating system error in the block to an error of type `kind` that names --out and the remedy."""
     try:
         yield
     except OSError as error:

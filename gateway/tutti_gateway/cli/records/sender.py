@@ -1,10 +1,12 @@
-"""Senders of `tutti produce`: `Sender` straight to a gateway, exactly once; `SpooledSender` through a spool on disk.
+"""Senders of `tutti produce`: `Sender` sends straight to a gateway, and `SpooledSender` sends through a spool on disk.
 
-With `Sender`, each batch carries progress: the count and the hash of the input up to its last record. A run under a known name
-queries the last committed progress and reads that many records without sending. It continues only if their hash is equal. After an
-abort, the run does the same with the batches that it still buffers.
+`Sender` commits with each batch its progress: the number and the hash of the input records up to the end of the batch. A second run
+under the same producer name reads the committed progress from the log, and skips that many input records. If the hash of the
+skipped records differs, the input has changed, and the run fails. After an abort, the run resends the buffered batches that did not
+commit.
 
-`SpooledSender` is for an input that cannot be read again. It needs no progress, because the spool keeps uncommitted records.
+`SpooledSender` is for an input that cannot be read again, such as a pipe. `SpooledSender` needs no progress, because the spool
+keeps the uncommitted records.
 """
 
 from __future__ import annotations
@@ -34,17 +36,17 @@ if TYPE_CHECKING:
 RECEIPT_WAIT_S = 130.0
 SPOOL_DELIVERY_S = common_limits.REQUEST_TIMEOUT_US / 1e6
 _SPOOL_GRACE_S = common_limits.EXIT_FLUSH_US / 1e6
-#: Number of record ranges that a sentence lists; the JSON report has all of them.
+#: Maximum number of record ranges in a printed sentence. The JSON report contains all ranges.
 _RANGES_SHOWN_MAX = 8
 _PROGRAM = "tutti produce"
 
 
 def _is_not_receipt_error(record: logging.LogRecord) -> bool:
-    """True if the log record is not the `Unknown` error of a receipt, which the command reports at its end."""
+    """Logging filter: drop the client's message about a receipt with unknown outcome, because the command's report covers it."""
     return not (isinstance(record.args, tuple) and len(record.args) == 1 and isinstance(record.args[0], Unknown))
 
 
-#: First and last number of consecutive records in the input, from 1.
+#: First and last record number of a range. Records of the input are numbered from 1.
 RecordRange = tuple[int, int]
 
 
@@ -53,15 +55,18 @@ class InputChanged(TuttiError):
 
 
 class Report(NamedTuple):
-    """Committed records of a run. `first` and `last` are their offsets; None if nothing is committed, or the offset is unknown.
+    """Result of a run with `Sender`.
 
-    `complete`: True if all of the input is committed. `undecided`: number of sent records with unknown outcome. `lanes`: for
-    unordered records, the first and the last offset in each lane; None for ordered ones.
-
-    The last three fields hold record numbers of the input, for a run that ended early. `undecided_records`: the records that
-    `undecided` counts. `uncommitted_records`: records that are in no log, although later records may be. `uncommitted_from`: from
-    this record on, no record is in a log. All other records are committed. With unordered records, the committed ones need not be
-    a prefix of the input, because one lane may fail while another continues.
+    Attributes:
+        records: number of records that this run committed.
+        skipped: number of records that earlier runs had committed.
+        first, last: first and last offset of the committed records, or None if no record is committed or the offsets are unknown.
+        complete: whether all records of the input are committed.
+        undecided: number of sent records whose outcome is unknown.
+        lanes: for unordered records, the first and the last offset in each lane.
+        undecided_records: input numbers of the records that `undecided` counts.
+        uncommitted_records: input numbers of records that are not committed although a later record is, because one lane failed.
+        uncommitted_from: input number from which on no record is committed, for a run that ended early.
     """
 
     topic: str
@@ -83,7 +88,7 @@ class Report(NamedTuple):
         return {name: value for name, value in self._asdict().items() if name != "lanes" or value is not None}
 
     def sentence(self, *, wrong: bool = False) -> str:
-        """Return the report as a sentence; `wrong` is True if the input cannot be sent as it is."""
+        """Return the report as a sentence. `wrong` is True if the input is invalid and must be corrected."""
         before = f"; {self.skipped:,} {_were(self.skipped)} committed before" if self.skipped else ""
         if not self.complete:
             return self._incomplete_sentence(before, wrong)
@@ -105,7 +110,7 @@ class Report(NamedTuple):
         return f"{count_text(self.records, 'record')} committed to {self.topic} before it stopped{undecided}{before}: {hint}"
 
     def _uncommitted_text(self) -> str:
-        """Return which records of the input are not committed, or may not be."""
+        """Return text that names the input records that are not committed, or whose outcome is unknown."""
         failed = f"{_ranges_text(self.uncommitted_records)} and " if self.uncommitted_records else ""
         unknown = (
             f"; the outcome of {_ranges_text(self.undecided_records)} is unknown, check these first"
@@ -116,7 +121,7 @@ class Report(NamedTuple):
 
 
 def _ranges_text(ranges: Sequence[RecordRange]) -> str:
-    """Return ranges of record numbers as text, for example "records 3-5, 9-9"."""
+    """Return record ranges as text, for example "records 3-5, 9-9"."""
     left = len(ranges) - _RANGES_SHOWN_MAX
     more = f" and {count_text(left, 'range')} more (--json has all)" if left > 0 else ""
     return "records " + ", ".join(f"{first}-{last}" for first, last in ranges[:_RANGES_SHOWN_MAX]) + more
@@ -139,10 +144,12 @@ def _were(count: int) -> str:
 
 @dataclass(slots=True)
 class _InFlight:
-    """A batch in flight, and the input number of its last record.
+    """A batch without an outcome.
 
-    `maybe_sent`: True if the producer was called with the batch and raised no error. It is set before the call: Ctrl-C may arrive
-    after the producer has the batch and before the receipt is assigned.
+    Attributes:
+        last: input number of the last record of the batch.
+        maybe_sent: whether the producer may have the batch. The flag is set before the call of the producer, because Ctrl-C may
+            arrive when the producer has the batch but `receipt` is not assigned yet.
     """
 
     last: int
@@ -153,12 +160,12 @@ class _InFlight:
 
     @property
     def records(self) -> RecordRange:
-        """Return the first and last input number of the batch's records."""
+        """Return the input numbers of the first and the last record of the batch."""
         return self.last - self.batch.num_rows + 1, self.last
 
 
 class Sender:
-    """One run: `send` for each chunk, then `finish`. A context manager; leaving it closes the producer."""
+    """Sends one input without a spool. Call `send` for each chunk and then `finish`, in a `with` block that closes the producer."""
 
     def __init__(
         self, url: str, topic: str, name: str | None, *, settings: str, rate: float | None, unordered: bool = False
@@ -166,15 +173,16 @@ class Sender:
         """Connect to a gateway.
 
         Args:
-            url: gateways.
+            url: URL of one or more gateways.
             topic: topic of the records.
-            name: the producer's name, None for a random name.
-            settings: topic, format and key field, as text. The hash of the input includes this text.
-            rate: records a second, None for no limit.
-            unordered: send to lanes. Such a run always sends the input from its first record.
+            name: name of the producer, or None for a random name.
+            settings: topic, format and key field, as text. The input hash includes this text, so changed options count as a
+                changed input.
+            rate: maximum number of records a second, or None for no limit.
+            unordered: send to lanes. An unordered run skips no records, because lanes store no progress.
 
         Raises:
-            InputChanged: another program used the name.
+            InputChanged: a program other than `tutti produce` has used the producer name.
             Unavailable: no gateway answers.
         """
         from tutti.producer import Producer
@@ -186,7 +194,7 @@ class Sender:
         self._in_flight: deque[_InFlight] = deque()
         self._skipped = 0
         self._committed_now = 0
-        self._committed_to = 0  # all input records up to this number are committed
+        self._committed_to = 0  # input number up to which every record is committed
         self._aborts = 0
         self._first: int | None = None
         self._last: int | None = None
@@ -200,12 +208,12 @@ class Sender:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         if kind is None:
-            self._producer.close()  # raises no error of a record, because every receipt was checked
+            self._producer.close()  # does not raise for a failed record, because `finish` has checked every receipt
         else:
             self._producer.__exit__(kind, error, trace)
 
     def send(self, chunk: Chunk) -> int:
-        """Send the next records of the input except those committed before; return the number of records in the chunk."""
+        """Send the next records of the input, and return their number. Records that an earlier run committed are skipped."""
         for part in self._batcher.split(self._skip(chunk)):
             self._send_batch(part)
         return len(chunk.values)
@@ -214,8 +222,8 @@ class Sender:
         """Wait for the last receipt, and return the report of the run.
 
         Raises:
-            InputChanged: the input is shorter than the input committed under its name.
-            Unavailable: no gateway answered within the delivery timeout of a record.
+            InputChanged: the input is shorter than the input that the producer has already committed.
+            Unavailable: a record was not delivered in time, because no gateway answered.
         """
         if self._hash.count < self._committed:
             raise InputChanged(
@@ -227,9 +235,9 @@ class Sender:
         return self._report()
 
     def stop_early(self, wait_s: float) -> Report:
-        """Return the committed records of a run that ended early.
+        """Stop sending, and report which records are committed.
 
-        Batches in flight get `wait_s` seconds, and then the time that closing a producer allows. Nothing is sent afterwards.
+        Wait up to `wait_s` seconds for the batches in flight, and then as long as closing the producer takes.
         """
         deadline_s = time.monotonic() + wait_s
         for pending in self._in_flight:
@@ -242,7 +250,7 @@ class Sender:
         reached = self._committed_to
         for pending in self._in_flight:
             if pending.last <= self._committed_to:
-                continue  # Ctrl-C arrived before the batch was released
+                continue  # the batch is committed, but Ctrl-C arrived before it was removed from the queue
             try:
                 if pending.receipt is None:
                     (undecided if pending.maybe_sent else failed).append(pending.records)
@@ -254,7 +262,7 @@ class Sender:
                     continue
                 undecided.append(pending.records)
             except TuttiError:
-                failed.append(pending.records)  # the record is in no log
+                failed.append(pending.records)  # every other error means that the batch is not committed
                 continue
             reached = pending.last
         return self._report()._replace(
@@ -272,7 +280,7 @@ class Sender:
         )
 
     def _resume(self) -> tuple[int, str]:
-        """Return the number of records committed so far, and the hash of the input up to there."""
+        """Return how many input records the producer has committed, and the hash of these records."""
         sequence, progress = self._producer.resume()
         if sequence == 0:
             return 0, ""
@@ -288,7 +296,7 @@ class Sender:
         return sequence, str(saved.get("sha256"))
 
     def _skip(self, chunk: Chunk) -> Chunk:
-        """Return the records of the chunk that were not committed before. Check the hash of the committed ones."""
+        """Return the records of the chunk that are not committed yet. Check the hash of the records that are committed already."""
         missing = self._committed - self._hash.count
         if missing <= 0:
             return chunk
@@ -327,7 +335,7 @@ class Sender:
             raise
 
     def _await_oldest(self) -> None:
-        """Wait for the oldest batch; after an abort, resend the batches that did not commit."""
+        """Wait for the outcome of the oldest batch. After an abort, resend all batches that did not commit."""
         oldest = self._in_flight[0]
         try:
             offset = oldest.receipt.result(timeout=RECEIPT_WAIT_S) if oldest.receipt is not None else OFFSET_UNKNOWN
@@ -349,12 +357,12 @@ class Sender:
         if offset != OFFSET_UNKNOWN and self._lanes is not None and pending.receipt is not None:
             first, last = self._lanes.get(pending.receipt.lane, (offset, 0))
             self._lanes[pending.receipt.lane] = first, max(last, offset + pending.batch.num_rows - 1)
-        elif offset != OFFSET_UNKNOWN:  # the log no longer knows the offset of an old batch
+        elif offset != OFFSET_UNKNOWN:  # for an old batch, the log may have forgotten the offset
             self._first = offset if self._first is None else self._first
             self._last = offset + pending.batch.num_rows - 1
 
     def _resend(self) -> None:
-        """Resend, in order, the batches after the last committed sequence."""
+        """After an abort, wait for the next epoch, and resend the batches after the last committed sequence in order."""
         while True:
             self._aborts += 1
             sequence, _ = self._producer.resume()
@@ -370,10 +378,15 @@ class Sender:
 
 
 class SpoolReport(NamedTuple):
-    """Result of a run.
+    """Result of a run with `SpooledSender`.
 
-    `records` were read, and `safe` of them are committed or on disk. `in_spool` are on disk but not committed, including those of
-    earlier runs. `refused`: records that this run dead-lettered. `complete`: True if the input was read to its end.
+    Attributes:
+        records: number of input records that were read.
+        safe: number of these records that are committed or on disk.
+        in_spool: number of records on disk that are not committed, including records of earlier runs.
+        refused: number of records that this run dead-lettered.
+        first, last: first and last offset of this run's records, or None if unknown.
+        complete: whether the input was read to its end.
     """
 
     topic: str
@@ -393,7 +406,7 @@ class SpoolReport(NamedTuple):
         return {name: value for name, value in self._asdict().items() if name != "lanes"}
 
     def sentence(self, *, wrong: bool = False) -> str:
-        """Return the result as a sentence; `wrong` is True if the input cannot be sent as it is."""
+        """Return the result as a sentence. `wrong` is True if the input is invalid and must be corrected."""
         read = f"{count_text(self.records, 'record')} read for {self.topic} in {self.seconds:.1f} s"
         if not self.complete:
             read += f" before it {'failed' if wrong else 'stopped'}"
@@ -406,10 +419,10 @@ class SpoolReport(NamedTuple):
 
 
 class SpooledSender:
-    """One run: `send` for each chunk, then `finish` or `stop_early`. A context manager; leaving it closes the producer."""
+    """Sends one input through a spool. Call `send` for each chunk, then `finish` or `stop_early`, in a `with` block."""
 
     def __init__(self, url: str, topic: str, name: str, spool: str, rate: float | None) -> None:
-        """Open the spool; this step needs no gateway.
+        """Open the spool and start the producer. No gateway needs to answer.
 
         Raises:
             TuttiError: the spool cannot be used.
@@ -431,7 +444,7 @@ class SpooledSender:
         self._producer.close()
 
     def send(self, chunk: Chunk) -> int:
-        """Take the next records of the input and return their number; wait while the disk is slower than the input."""
+        """Write the next records of the input to the spool, and return their number. Wait if the disk is slower than the input."""
         for part in self._batcher.split(chunk):
             batch = part.record_batch()
             self._last = self._producer.send_batch(self._topic, batch)
@@ -440,10 +453,10 @@ class SpooledSender:
         return len(chunk.values)
 
     def finish(self) -> SpoolReport:
-        """Wait until all records are on disk, and briefly for commits; return the result of the run.
+        """Wait until all records are on disk, wait a short time for commits, and return the result of the run.
 
         Raises:
-            TuttiError: a record is not on disk, or was rejected.
+            TuttiError: a record could not be written to the spool, or the log rejected a record.
         """
         if self._last is not None:
             self._last.spooled()
@@ -452,7 +465,7 @@ class SpooledSender:
         return self._report()
 
     def stop_early(self, wait_s: float) -> SpoolReport:
-        """Return the result of a run that ended early, after waiting `wait_s` and a grace period for the disk."""
+        """Stop the run, and return its result. Wait up to `wait_s` plus a grace period for records to reach the disk."""
         with suppress(TuttiError, TimeoutError):
             if self._last is not None:
                 self._last.spooled(wait_s + _SPOOL_GRACE_S)

@@ -22,25 +22,26 @@ if TYPE_CHECKING:
 
 @click.command()
 @click.argument("directory")
-@click.option("--records", "shows_records", is_flag=True, help="Print records not known to be committed, one on each line.")
-@click.option("--refused", "shows_refused", is_flag=True, help="Print dead-lettered records, one on each line, with the reason.")
+@click.option("--records", "shows_records", is_flag=True, help="Print each record that may be uncommitted as one line.")
+@click.option("--refused", "shows_refused", is_flag=True, help="Print each dead-lettered record as one line, with the reason.")
 @json_option
 def spool(directory: str, shows_records: bool, shows_refused: bool, as_json: bool) -> None:
     """Show and check the contents of a producer's spool.
 
-    DIRECTORY is the producer's spool directory. The command only reads it; the producer may be running. Every record is read; exit
-    code 4 means that part of the spool is unreadable. Readable records after such a part are also shown by --records.
+    DIRECTORY is the producer's spool directory. The command changes nothing, and the producer may be running. The command reads
+    every record, and ends with exit code 4 if part of the spool is unreadable. --records also shows readable records after an
+    unreadable part.
 
     \b
     producer       name of the producer
-    log            uuid of the log that takes its records; empty before the first one
-    records        records not known to be committed: the producer asks the log when it starts
+    log            uuid of the log that receives the records; empty before the first record
+    records        records that may be uncommitted; the producer asks the log when it starts
     bytes          size of these records
     refused        records that the log rejected, kept in files of the folder refused
     damage         unreadable parts
 
-    --records and --refused print JSON lines as `tutti tail` does: topic, key, value, timestamp, headers. The position in the spool
-    (segment, record) or the reason precedes these fields.
+    --records and --refused print JSON lines as `tutti tail` does, with topic, key, value, timestamp and headers. With --records, a
+    line begins with the position in the spool (segment, record); with --refused, it begins with the reason.
     """
     from tutti.data.frames.schema import decode_batch
     from tutti.spool.inspect import CorruptPart, read_state, refused, scan_blocks
@@ -99,10 +100,10 @@ def _check(directory: str, damage: Sequence[CorruptPart]) -> None:
 
 
 def _dead_letters(path: str) -> Iterator[tuple[dict[str, object], pa.RecordBatch]]:
-    """Yield the dead-lettered records of a file, with the reason.
+    """Yield the batches of a dead-letter file, each with its topic and the reason why the log rejected it.
 
     Raises:
-        FormatError: the rest of the file is unreadable.
+        FormatError: the file cannot be read from here on.
     """
     import pyarrow as pa
 
@@ -116,7 +117,7 @@ def _dead_letters(path: str) -> Iterator[tuple[dict[str, object], pa.RecordBatch
 
 
 def _print_lines(batch: pa.RecordBatch, before: Sequence[Mapping[str, object]]) -> None:
-    """Print one line for each record, with extra fields before its own."""
+    """Print each record of the batch as one line of JSON that begins with the fields of its entry in `before`."""
     import orjson
 
     from tutti.reading.json_lines import json_lines

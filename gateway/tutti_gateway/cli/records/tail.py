@@ -20,15 +20,15 @@ from tutti_gateway.cli.common.output import note
 if TYPE_CHECKING:
     import pyarrow as pa
 
-#: First step of the backward search for the last N records, in offsets; it doubles until they are found.
+#: `--last N` searches backward from the end. The first step covers this many offsets, and each further step covers twice as many.
 LAST_STEP = 4096
-#: Longest poll, seconds. Ctrl-C takes effect only after the poll, which cannot be interrupted.
+#: Time limit of one poll. A poll cannot be interrupted, so Ctrl-C takes effect only after it.
 POLL_S = 0.5
 
 
 @click.command()
 @url_option
-@click.option("--archive", metavar="ARCHIVE", help="Archive for records that the log no longer holds, a directory or a URL.")
+@click.option("--archive", metavar="ARCHIVE", help="Archive (directory or URL) for records that retention has removed.")
 @click.option("--topic", "topics", multiple=True, help="Only these topics (repeatable).")
 @click.option("--key", help="Only records with this key.")
 @click.option(
@@ -48,10 +48,10 @@ POLL_S = 0.5
     type=click.Choice(["json", "value", "raw"]),
     default="json",
     show_default=True,
-    help="The whole record as JSON; its value and a newline; only its value.",
+    help="json: the whole record; value: its value and a newline; raw: its value only.",
 )
-@click.option("--unordered", is_flag=True, help="Read unordered records instead of ordered ones: all lanes, one after another.")
-@click.option("--origin", metavar="NAME", help="With --unordered: only the lane of this gateway, or the lane NUMBER-INCARNATION.")
+@click.option("--unordered", is_flag=True, help="Read unordered records instead of ordered records; all lanes, one after another.")
+@click.option("--origin", metavar="NAME", help="With --unordered: read one lane only; NAME is its gateway or its own name.")
 def tail(
     url: str,
     archive: str | None,
@@ -68,14 +68,14 @@ def tail(
 ) -> None:
     """Print committed records, one on each line.
 
-    JSON fields: offset, topic, key, value, timestamp, headers, gateway, producer, sequence, view, tick. Keys and values that
-    are not UTF-8 appear as key_base64 and value_base64. Times are UTC, ISO 8601 with microseconds.
+    A record has the JSON fields offset, topic, key, value, timestamp, headers, gateway, producer, sequence, view and tick. A key or
+    value that is not UTF-8 text appears in base64, as key_base64 or value_base64. Times are UTC, ISO 8601 with microseconds.
 
-    Before the group is founded, the command waits 10 seconds for the log to start, or without limit with --follow. If no gateway
-    answers, it tries for 10 seconds at the start and for a minute later. Exit code 3 after that.
+    If the group is not founded yet, the command waits 10 seconds for the log to start; with --follow, it waits without limit. If no
+    gateway answers, the command tries for 10 seconds at the start, or for a minute later, and then ends with exit code 3.
 
-    Unordered records are in the lane of the gateway that received them (field gateway), in order within the lane; offsets belong to
-    the lane. Numbers for --start and --end, and --last, apply to one lane: name it with --origin.
+    An unordered record is in the lane of the gateway that received it, which is the field gateway. Offsets count the records of one
+    lane. Therefore --last, and numbers for --start and --end, need --origin, which names the lane.
     """
     lane_arguments = _lane_arguments(unordered, origin, start, end, last) | ({"archive": archive} if archive is not None else {})
     if last is not None and start is not None:
@@ -97,10 +97,10 @@ def tail(
 def _lane_arguments(
     unordered: bool, origin: str | None, start: Bound | None, end: Bound | None, last: int | None
 ) -> dict[str, Any]:
-    """Return the reader's arguments for lanes; empty for ordered records.
+    """Return the arguments for `Reader` that select lanes; none for ordered records.
 
     Raises:
-        UsageError: the options exclude each other.
+        UsageError: an option for lanes is missing, or is given without --unordered.
     """
     if not unordered:
         if origin is not None:
@@ -117,7 +117,7 @@ def _lane_arguments(
 
 @contextmanager
 def _interrupts() -> Iterator[Callable[[], bool]]:
-    """Remember a Ctrl-C, because its exception is lost if it is raised in a library's destructor or callback."""
+    """Yield a function that returns True after a Ctrl-C. Python discards a KeyboardInterrupt raised in a destructor or callback."""
     count = 0
 
     def handler(number: int, frame: FrameType | None) -> None:
@@ -131,7 +131,7 @@ def _interrupts() -> Iterator[Callable[[], bool]]:
     try:
         yield lambda: count > 0
     finally:
-        if signal.getsignal(signal.SIGINT) is handler:  # the earlier handler may have installed another one
+        if signal.getsignal(signal.SIGINT) is handler:  # on Ctrl-C, the earlier handler may install another handler
             signal.signal(signal.SIGINT, before)
 
 
@@ -172,7 +172,7 @@ def _print(
 
 
 def _report_missing(url: str, topics: Collection[str]) -> None:
-    """Report a missing log or missing topics, because a topic name may be a typing error."""
+    """Tell the user that the log or a topic does not exist yet, because a topic name may be a typing error."""
     from tutti.sources.flight import FlightSource
 
     try:
@@ -212,7 +212,7 @@ def _start_of_last(
     *,
     absent_ok: bool,
 ) -> tuple[int, int]:
-    """Return the offset of the record `last` matching records before `end`, and the end as an offset."""
+    """Return the offset where the last `last` matching records before `end` begin, and `end` as an offset."""
     with ImportGuard():
         from tutti.data.scan_request import ScanRequest
         from tutti.reader import source_of

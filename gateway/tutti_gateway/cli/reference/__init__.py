@@ -1,1 +1,1 @@
-"""Generator of the reference pages."""
+"""Generates the pages of docs/reference that come from the code."""

@@ -1,4 +1,4 @@
-"""Entry point of `python -m tutti_gateway.cli.reference`, which writes the reference pages."""
+"""Entry point of `python -m tutti_gateway.cli.reference`, which writes the generated pages of docs/reference."""
 
 from __future__ import annotations
 

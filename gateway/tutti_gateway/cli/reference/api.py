@@ -1,4 +1,4 @@
-"""Generator of docs/reference/api.md, from the docstrings and signatures that `tutti` exports."""
+"""Generates docs/reference/api.md from the docstrings and signatures of the public classes of `tutti`."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ _QUOTED = re.compile(r"'([^'\"]*)'|\"([^\"]*)\"")
 
 
 def api_page(module: ModuleType) -> str:
-    """Return the page: all classes of the module's `__all__`, then a table of the errors.
+    """Return the text of api.md: the classes in the module's `__all__`, and a table of the error classes.
 
     Raises:
-        LookupError: a class, or a public member of it, has no docstring.
+        LookupError: a public class or one of its public members has no docstring.
     """
     kinds = [getattr(module, name) for name in module.__all__]
     errors = [kind for kind in kinds if issubclass(kind, Exception)]
@@ -40,14 +40,14 @@ def api_page(module: ModuleType) -> str:
 
 
 def _class(kind: type) -> Iterator[str]:
-    if issubclass(kind, tuple):  # a named tuple has no public members except its fields
+    if issubclass(kind, tuple):  # for a named tuple, only the fields are documented
         yield f"## `{kind.__name__}`\n\n{_docstring(kind)}\n"
         yield "\n".join(f"- `{name}: {_type(of)}`" for name, of in kind.__annotations__.items()) + "\n"
         return
     made = f"\n\n    {kind.__name__}{_signature(kind.__init__)}" if _made_by_users(kind) else ""
     yield f"## `{kind.__name__}`{made}\n\n{_text(_docstring(kind))}\n"
     for name, found in vars(kind).items():
-        member = inspect.unwrap(found) if callable(found) else found  # a compiled method has its docstring on the Python original
+        member = inspect.unwrap(found) if callable(found) else found  # a compiled method wraps the Python method with the docstring
         if name.startswith("_") or not (inspect.isfunction(member) or isinstance(member, property)):
             continue
         call = _signature(member) if inspect.isfunction(member) else _returns(member)
@@ -74,7 +74,7 @@ def _signature(function: Any) -> str:
 
 
 def _unquoted(found: re.Match[str]) -> str:
-    """Remove the quotes of string annotations, and keep those of string defaults."""
+    """Return the matched text: an annotation without its quotes, a string default unchanged."""
     before = found.string[: found.start()]
     return (found[1] or found[2]) if before.endswith(": ") else found[0]
 
@@ -88,7 +88,7 @@ def _type(annotation: Any) -> str:
 
 
 def _text(doc: str) -> str:
-    """Return a docstring as Markdown: sections become lists, examples are unchanged."""
+    """Return a docstring as Markdown. The sections Args, Attributes, Returns and Raises become lists."""
     return "\n".join(_lines(doc.splitlines()))
 
 

@@ -1,4 +1,4 @@
-"""Generator of docs/reference/metrics.md, from the metric catalogue."""
+"""Generates docs/reference/metrics.md from the catalogue of metrics."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ Each gateway serves its metrics on the admin port, `http://HOST:P+3/metrics`, in
       - job_name: tutti
         static_configs: [{targets: ["jfk:7403", "lga:7403", "ewr:7403"]}]
 
-- Metric names are a contract: a released name keeps its meaning and is not removed. Units are part of the names (`_seconds`,
-  `_bytes`). Counters end with `_total` and restart from 0 with the process that counts. Histograms have `_bucket`, `_sum` and
-  `_count`.
-- Each scrape computes the page from counters that the gateway keeps. An unknown value is omitted. If the gateway does not answer,
-  `tutti_up` is 0, and the values of the reads process are still present. A metric with a series for each topic, reader or query
-  has at most 1000 series, the first by name.
-- The stages of a record: accepted (`tutti_ingest_*`), ordered and written (`tutti_undecided_*`), durable and voted for here
-  (`tutti_vote_duration_seconds`, which includes `tutti_disk_sync_duration_seconds`), decided (`tutti_decide_duration_seconds`),
-  read (`tutti_reads_*`). `tutti_commit_duration_seconds` covers all stages up to the receipt.
-- [docker/grafana/tutti.json](../../docker/grafana/tutti.json) is a dashboard,
-  [docker/prometheus/alerts.yml](../../docker/prometheus/alerts.yml) has the alert rules; meaning and remedy of each:
-  [operations.md](../how-to/operations.md#alerts).
+- Metric names are stable: a released name keeps its meaning and is not removed. Units are part of the names (`_seconds`,
+  `_bytes`). The name of a counter ends with `_total`; a counter restarts from 0 when its process restarts. Histograms have
+  `_bucket`, `_sum` and `_count`.
+- An unknown value is omitted. If the gateway process does not answer, `tutti_up` is 0, and only the values of the reads process
+  are present. A metric with a label for a topic, reader or query has at most 1000 series, the first ones by name.
+- Each stage of a record has its metrics. The gateway accepts the record (`tutti_ingest_*`), and the group orders and writes it
+  (`tutti_undecided_*`). The gateway makes the record durable and votes for it (`tutti_vote_duration_seconds`, which includes
+  `tutti_disk_sync_duration_seconds`). Then the record is decided (`tutti_decide_duration_seconds`) and read (`tutti_reads_*`).
+  `tutti_commit_duration_seconds` covers all stages up to the receipt.
+- [docker/grafana/tutti.json](../../docker/grafana/tutti.json) is a dashboard, and
+  [docker/prometheus/alerts.yml](../../docker/prometheus/alerts.yml) has alert rules.
+  [operations.md](../how-to/operations.md#alerts) explains each alert and its remedy.
 """
 
 
 def metrics_page() -> str:
-    """Return the page: all metrics with their types, labels and meanings."""
+    """Return the text of metrics.md: a table of all metrics with their types, labels and meanings."""
     parts = [f"# Metrics\n\n{MADE}\n{_INTRODUCTION}"]
     for title, figures in METRIC_GROUPS.items():
         rows = [f"| `{figure.shown}` | {figure.kind} | {', '.join(figure.labels)} | {figure.help} |" for figure in figures]

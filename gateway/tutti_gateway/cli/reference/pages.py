@@ -1,4 +1,4 @@
-"""Generator of docs/reference/{cli,config,api,metrics}.md: `python -m tutti_gateway.cli.reference`. A test compares the pages."""
+"""Generates docs/reference/{cli,config,api,metrics}.md. A test fails if a page differs from the generated text."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ DOCS = Path(__file__).parents[4] / "docs" / "reference"
 
 
 def cli_page() -> str:
-    """Return the page of all commands with their options."""
+    """Return the text of cli.md: all commands with their help texts and options."""
     from tutti_gateway.cli.commands import tutti
 
     parts = [f"# Commands\n\n{MADE}\n"]
@@ -30,13 +30,13 @@ def cli_page() -> str:
 
 
 def config_page() -> str:
-    """Return the page of all configuration keys with their bounds and defaults."""
+    """Return the text of config.md: all configuration keys with their bounds, defaults and meanings."""
     from tutti_gateway.config.model import PRESETS, Config
 
     parts = [f"# Configuration\n\n{MADE}\n{_CONFIG_INTRODUCTION}"]
     parts.extend(_table(Config, ""))
     names = list(PRESETS["lan"])
-    parts.append("## Presets\n\n`[group] preset` fills `[timers]`; each timer can be set alone.\n")
+    parts.append("## Presets\n\n`[group] preset` selects the default values in `[timers]`. A timer that is set keeps its value.\n")
     parts.append(_rows([["preset", *names], *([f"`{preset}`", *map(str, timers.values())] for preset, timers in PRESETS.items())]))
     return "\n".join(parts)
 
@@ -44,28 +44,28 @@ def config_page() -> str:
 _CLI_INTRODUCTION = """\
 - `--url` takes one or more gateways, `tutti://HOST:PORT[,HOST:PORT...]`, and defaults to `$TUTTI_URL`.
 - Results go to standard output. Progress, reasons for waiting, and confirmations of changes go to standard error.
-- Tables (`members`, `topics`, `producers`, `keys show`, `log inspect`, `trace`, `status --watch`) are drawn on a terminal.
-  Elsewhere they are lines with tabs between the fields; the first line has the column names (in `trace`, the second), and an
-  empty field is a hyphen. The other commands print sentences, or only the result (`offsets`, `log digest`). With `--json`, a
-  command prints one line of JSON instead; `log inspect`, `trace` and `status --watch` print one line for each frame, step and
-  change.
+- Some commands print a table: `members`, `topics`, `producers`, `keys show`, `log inspect`, `trace` and `status --watch`. If
+  standard output is not a terminal, a table becomes lines with tabs between the fields. The first line has the column names (in
+  `trace`, the second line), and a hyphen marks an empty field. The other commands print sentences, or only the result (`offsets`,
+  `log digest`). With `--json`, a command prints one line of JSON instead. `log inspect` prints one line of JSON for each frame,
+  `trace` for each step, and `status --watch` for each change.
 - Some commands print JSON by default: `status` if standard output is not a terminal, `tail` (see `--format`), and `serve` and
   `dev`, which print one line when they are ready.
-- Arguments, including file names, must be UTF-8 text. A file of configuration, keys, tokens or certificates has at most 1 MiB.
-  Such a file may be a pipe (`<(...)` of a shell) with data within 10 s, except a certificate and its key.
-- Exit codes: 0 fine, 1 failed, 2 wrong use, 3 unavailable, 4 corruption found. An error is one line, `error: ...`, on standard
-  error. Ctrl-C ends a command with 130. `serve`, `dev` and `tail --follow`, which run until interrupted, end with 0;
-  `status --watch` ends with 130.
-- Shell completion: `eval "$(tutti completion bash)"` in `~/.bashrc`, `eval "$(tutti completion zsh)"` in `~/.zshrc`, or
-  `tutti completion fish > ~/.config/fish/completions/tutti.fish`.
+- Arguments, including file names, must be UTF-8 text. A file of configuration, keys, tokens or certificates may have at most
+  1 MiB. Such a file may be a pipe (`<(...)` of a shell) that delivers its data within 10 s, except a certificate and its key.
+- Exit codes: 0: success; 1: failed; 2: wrong use; 3: unavailable; 4: corruption found. An error is one line, `error: ...`, on
+  standard error. After Ctrl-C, the exit code is 130. Commands that run until they are stopped end with 0, such as `serve`, `dev`
+  and `tail --follow`; only `status --watch` ends with 130.
+- To complete commands and options in the shell, add `eval "$(tutti completion bash)"` to `~/.bashrc`, or
+  `eval "$(tutti completion zsh)"` to `~/.zshrc`. For fish, run `tutti completion fish > ~/.config/fish/completions/tutti.fish`.
 """
 
 _CONFIG_INTRODUCTION = """\
-A gateway reads one TOML file: `tutti serve --config FILE`. `tutti config check FILE` explains every mistake in it: where, what,
-what to do. Unknown keys are errors. [conf/minimal.toml](../../conf/minimal.toml) is the smallest configuration,
-[conf/group.toml](../../conf/group.toml) is one of three gateways with keys, and
-[conf/gateway.toml](../../conf/gateway.toml) shows every key with its default. Relative paths start at the working directory,
-those of keys at the directory of the file.
+A gateway reads one TOML file: `tutti serve --config FILE`. `tutti config check FILE` explains every mistake in the file and its
+correction. An unknown key is an error. [conf/minimal.toml](../../conf/minimal.toml) is the smallest configuration,
+[conf/group.toml](../../conf/group.toml) configures a gateway of a group of three with keys, and
+[conf/gateway.toml](../../conf/gateway.toml) shows every key with its default. A relative path is relative to the working directory,
+except in `[security]`, where it is relative to the directory of the configuration file.
 """
 
 

@@ -15,8 +15,8 @@ from tutti_gateway.cli.common.output import print_json, print_table
 def keys() -> None:
     """Create and show the keys that gateways use for authentication.
 
-    With keys, the traffic between gateways is encrypted and authenticated, and connections without a listed key are rejected. Each
-    gateway has its own secret file (`security.secret_key`), and all have the same public file (`security.public_keys`).
+    With keys, gateways encrypt and authenticate the traffic between them, and reject a connection whose key is not listed. Each
+    gateway has its own secret file (`security.secret_key`), and all gateways have the same public file (`security.public_keys`).
     """
 
 
@@ -27,14 +27,14 @@ def keys() -> None:
     type=click.Path(file_okay=False, path_type=Path),
     required=True,
     metavar="DIR",
-    help="Directory for the files; created if it is missing.",
+    help="Directory for the key files; a missing directory is created.",
 )
 @click.argument("names", nargs=-1, required=True, metavar="NAME...")
 @json_option
 def new(directory: Path, names: tuple[str, ...], as_json: bool) -> None:
-    """Create keys: DIR/NAME.secret for each gateway, and one line for each in DIR/group.keys.
+    """Create a secret file DIR/NAME.secret for each gateway NAME, and add its public key to DIR/group.keys.
 
-    Copy each secret file to its gateway's host only, and group.keys to every host. Existing keys are never replaced.
+    Copy each secret file to its gateway's host only, and group.keys to every host. The command never replaces existing keys.
     """
     from tutti_gateway.transport.keys import generate
 
@@ -55,7 +55,7 @@ def new(directory: Path, names: tuple[str, ...], as_json: bool) -> None:
 @click.argument("path", type=click.Path(path_type=Path), metavar="FILE")
 @json_option
 def show(path: Path, as_json: bool) -> None:
-    """Show the public keys in FILE, a public or a secret file; the secret part is never shown."""
+    """Show the public keys in FILE, which is a secret file or group.keys. The command never shows a secret key."""
     from tutti_gateway.transport.keys import read_either
 
     found = read_either(path)

@@ -19,8 +19,8 @@ _US = 1_000_000
 def tokens() -> None:
     """Create, list and remove the tokens of clients.
 
-    The token file (`security.tokens`) lists the rights of each token. The file is the same on every host and holds only the SHA-256
-    of each token. Gateways read the file again when it changes. A token is shown once, when it is created.
+    The token file (`security.tokens`) lists the rights of each token. The file is the same on every host, and holds only the
+    SHA-256 of each token. Gateways reload the file when it changes. A token is shown only once, when it is created.
     """
 
 
@@ -39,9 +39,9 @@ def _file_option(function: click.decorators.FC) -> click.decorators.FC:
 @tokens.command()
 @click.argument("name")
 @click.option(
-    "--produce", multiple=True, metavar="TOPICS", help="Topics that the client may write to, * matches any characters; repeatable."
+    "--produce", multiple=True, metavar="TOPICS", help="Topics that the client may write to; * matches any characters; repeatable."
 )
-@click.option("--read", multiple=True, metavar="TOPICS", help="Topics that the client may read, '*' for all; repeatable.")
+@click.option("--read", multiple=True, metavar="TOPICS", help="Topics that the client may read; '*' allows all topics; repeatable.")
 @click.option(
     "--producer", "producers", multiple=True, metavar="NAMES", help="Producer names that the client may use. [default: all]"
 )
@@ -52,7 +52,7 @@ def _file_option(function: click.decorators.FC) -> click.decorators.FC:
     "client",
     type=click.Path(dir_okay=False, path_type=Path),
     metavar="FILE",
-    help="Write token and keys to FILE, for TUTTI_TOKEN_FILE, instead of printing the token; needs --keys.",
+    help="Write token and public keys to FILE, for TUTTI_TOKEN_FILE, instead of printing the token; needs --keys.",
 )
 @click.option("--keys", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE", help="For --client: the file group.keys.")
 @click.option(
@@ -76,10 +76,10 @@ def new(
     path: Path,
     as_json: bool,
 ) -> None:
-    """Create the token NAME, print it once, and add its SHA-256 to the token file.
+    """Create the token NAME, print the token, and add its SHA-256 to the token file.
 
-    A missing token file is created. Pass the token to the client in a file (TUTTI_TOKEN_FILE), never as a command argument, because
-    other users of the host can read arguments.
+    A missing token file is created. Give the token to the client in a file (TUTTI_TOKEN_FILE), never as a command argument, because
+    other users of the host can read command arguments.
     """
     from tutti.security.tokens import digest_of, new_token
 
@@ -102,7 +102,7 @@ def new(
 
 
 def _client_text(token: str, client: Path | None, keys: Path | None, ca: Path | None) -> str:
-    """Return the text of a client's file, after checking all its parts."""
+    """Return the content of the file for --client: the token, the gateways' public keys, and the CA certificates."""
     from tutti.security.user_files import read_limited
     from tutti_gateway.transport.keys import read_public
 
@@ -139,7 +139,8 @@ def _write_client(path: Path, text: str) -> None:
     except OSError as error:
         reason = (error.strerror or str(error)).lower()
         raise ConfigError(
-            f"{path} cannot be written ({reason}), but the token exists: remove it; {remedy(error, 'choose another file')}"
+            f"{path} cannot be written ({reason}), but the token was created: remove it with `tutti tokens remove`, and "
+            + remedy(error, "choose another file")
         ) from error
 
 
@@ -166,7 +167,7 @@ def _checked_access(access: Access, expires: str | None) -> Access:
 @_file_option
 @json_option
 def listed(path: Path, as_json: bool) -> None:
-    """List the tokens of the file, with their rights."""
+    """List the tokens in the token file, with their rights."""
     from tutti.security.tokens import read_tokens
 
     known = sorted(read_tokens(path).values())
@@ -200,9 +201,9 @@ def _until(expires_us: int) -> str:
 @click.argument("name")
 @_file_option
 def remove(name: str, path: Path) -> None:
-    """Remove the token NAME from the file.
+    """Remove the token NAME from the token file.
 
-    A gateway rejects the token one second after it has the new file.
+    Copy the changed file to every host. Within about a second, each gateway reloads its file, and then rejects the token.
     """
 
     def delete(known: dict[str, Access]) -> None:

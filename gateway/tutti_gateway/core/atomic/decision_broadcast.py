@@ -1,6 +1,4 @@
-"""Distribution of decisions: CONFIRM goes at once to members whose clients may wait, and with the next ORDER to others (atomic,
-A5).
-"""
+"""Distribution of decisions: members whose clients may wait get CONFIRM at once, other members with the next ORDER (atomic, A5)."""
 
 from __future__ import annotations
 
@@ -11,18 +9,18 @@ from tutti_gateway.core import limits
 from tutti_gateway.core.context import Context
 from tutti_gateway.core.protocol.messages import Confirm
 
-_BATCHES = SEQUENCED | {int(Kind.TICK)}  # the decision of these kinds matters only to the origin's clients
+_BATCHES = SEQUENCED | {int(Kind.TICK)}  # only clients of the origin wait for the decision of a frame of these kinds
 
 
 class DecisionBroadcast:
-    """Sends the CONFIRMs of one coordinator.
+    """Sends the CONFIRM messages of a coordinator.
 
-    A message with only a decision costs the coordinator and the member as much as a message with frames. So a member that is the
-    origin of no frame in a run gets the decision with its next frames, or after `CONFIRM_LATE_US`. Readers at that member see the
-    run later by the same delay.
+    A message that contains only a decision costs as much as a message with frames. A member that is the origin of no frame in a run
+    therefore gets the decision with its next frames, or after `CONFIRM_LATE_US`. Readers at that member see the run later by the
+    same delay.
 
     Attributes:
-        deadline_us: time at which the remaining members get the decision, None if all have it.
+        deadline_us: time at which the remaining members get the decision; None if all members have it.
     """
 
     def __init__(self, context: Context) -> None:
@@ -33,17 +31,17 @@ class DecisionBroadcast:
         self.deadline_us: int | None = None
 
     def reset(self) -> None:
-        """Reset at the end of a view."""
+        """Forget pending decisions, because the view has ended or all members got the decision."""
         self._pending, self.deadline_us = [], None
 
     def announce(self, up_to: int, run: Iterable[Frame]) -> None:
-        """Send the decision of the run up to the position to this member, and to the members that need it now."""
+        """Send the decision to this member and to the origins of frames in the run. The other members get it later."""
         view_state, message = self._view_state, Confirm(self._view_state.view, up_to)
         now = self._concerned(run)
         for member in view_state.members:
             if now is None or member == view_state.me or member in now:
                 self._outbox.send(member, message)
-        # These include members that have not received older decisions: a CONFIRM is cumulative.
+        # A later CONFIRM includes earlier decisions, so a member that is still waiting for one needs no extra message.
         self._pending = [] if now is None else [member for member in view_state.others if member not in now]
         if not self._pending:
             self.deadline_us = None
@@ -51,19 +49,19 @@ class DecisionBroadcast:
             self.deadline_us = self._outbox.now.mono_us + limits.CONFIRM_LATE_US
 
     def _concerned(self, run: Iterable[Frame]) -> set[int] | None:
-        """Return the members that are the origin of frames in the run; None if all members need the decision at once."""
+        """Return the origins of the frames in the run; None if all members need the decision at once."""
         origins: set[int] = set()
         for frame in run:
             if frame.kind not in _BATCHES:
-                # A ROSTER, EPOCH or other request concerns all members (atomic, A5).
+                # The decision of a ROSTER, EPOCH or similar frame may affect clients of every member (atomic, A5).
                 return None
             origins.add(frame.origin)
         return origins
 
     def send_pending(self) -> None:
-        """Send the decision to the remaining members."""
+        """Send the last decision to the members that have not received it yet."""
         view_state = self._view_state
-        # After a view has ended, none of its decisions is sent (flush, F3).
+        # A member that has promised another view must send no decision of the old view (flush, F3).
         if self._pending and view_state.current(view_state.view):
             message = Confirm(view_state.view, self._window.frontier)
             for member in self._pending:
@@ -71,6 +69,6 @@ class DecisionBroadcast:
         self.reset()
 
     def on_timer(self) -> None:
-        """Send the decision to the remaining members if it is due."""
+        """Send the last decision to the remaining members, if `deadline_us` has passed."""
         if self.deadline_us is not None and self._outbox.now.mono_us >= self.deadline_us:
             self.send_pending()

@@ -1,6 +1,6 @@
 """Two-phase commit of the ordered stream: persist, vote, confirm, abort (protocol/atomic; see NOTES.md).
 
-Every member has the voter's role. The coordinator of the view also counts votes. The coordinator votes like any other member.
+Every member votes, the coordinator included. The coordinator of the view also counts the votes.
 """
 
 from __future__ import annotations
@@ -25,23 +25,23 @@ class UpperLayers(Protocol):
     """Calls of *atomic* to the layers above it."""
 
     def decided(self, run: tuple[Frame, ...], offsets: tuple[int, ...], void: frozenset[int]) -> None:
-        """Handle a decided run: the frontier has passed it."""
+        """Answer clients and update all layers, because the frontier has passed the run."""
 
     def abort(self, frame: Frame, body: AbortBody) -> None:
-        """Order an ABORT of the frame."""
+        """Order an ABORT that voids the batch."""
 
     def space_freed(self) -> None:
-        """Order waiting batches: the window or the disk may have space again."""
+        """Order waiting batches, because the window or the disk may have space again."""
 
     def suspect(self, member: int, reason: str) -> None:
-        """Suspect a member that blocks the group."""
+        """Suspect a member that blocks the group, so that the next view excludes it."""
 
     def full(self, low: Mapping[int, str]) -> None:
-        """Handle members whose disks were full for the atomic period. `low` maps members to reasons."""
+        """Suspect members whose disks were full for the atomic period. `low` maps members to reasons."""
 
 
 class Atomic:
-    """Writes ordered frames, votes for them, and decides them. On the coordinator it also counts the votes.
+    """Writes ordered frames, votes for them, and advances the frontier; the coordinator's instance also counts the votes.
 
     Attributes:
         decisions: sends CONFIRM to the members while this member coordinates.
@@ -55,7 +55,7 @@ class Atomic:
         self._above = above
         self._unwritten: list[Frame] = []
         self._writing: deque[tuple[int, int]] = deque()  # (token, last position) of every Persist in progress
-        self._deferred: list[Frame] = []  # frames at and after a batch that this member declined
+        self._deferred: list[Frame] = []  # a declined batch and all later frames, until its ABORT arrives
         self._declined: dict[int, Frame] = {}  # batches that this member declined, until an ABORT covers them
         self._low = ""
         self._ballot: Ballot | None = None
@@ -65,61 +65,51 @@ class Atomic:
     # Taking part
 
     def installed(self) -> None:
-        """Begin an installed view. Votes and CONFIRMs of the previous view no longer count, so this member votes again for durable
-        frames.
-        """
+        """Begin an installed view: vote again for all durable frames, because votes of the previous view no longer count."""
         window, view_state = self._window, self._view_state
         # A vote counts only in its own view, so each view has its own ballot (atomic, A3).
         self._ballot = Ballot(view_state.members, window.frontier) if view_state.coordinating else None
         self.decisions.reset()
         self._view_position = 0
-        # The tail of the adopted log is already durable, and this view decides it (atomic, A10).
+        # The new view must also decide the tail of the adopted log, which is already durable (atomic, A10).
         self._vote(again=True)
 
     def ended(self) -> None:
-        """End the view. Drop the frames that are not on the disk, because only the log on the disk counts now."""
+        """End the view, and drop the frames that were not yet given to the disk."""
         self._unwritten, self._deferred, self._declined, self._ballot = [], [], {}, None
         self.decisions.reset()
-        # STATE reports the durable log only (flush, F4).
+        # STATE reports only the durable log, so this member must hold no frames beyond the last write (flush, F4).
         self._window.truncate(self._window.mark(CommitStage.WRITING))
 
     def truncate(self, to: int) -> None:
-        """Truncate the log after position `to`, on the disk too. A write in progress does not make later frames at those positions
-        durable.
-        """
+        """Truncate the log after position `to`, in the window and on the disk."""
         window = self._window
         invariant(not self._unwritten and not self._deferred, "a log is truncated while frames of its view wait")
-        # Frames that were never written need no truncation on the disk.
         if window.mark(CommitStage.WRITING) > to:
             self._outbox.persist(truncate_after=to)
-        # A write that began before the truncation must not count as a sync of a later frame at the same position.
+        # A write of a truncated frame may still complete, and must not count for a new frame at the same position.
         self._writing = deque((token, min(last, to)) for token, last in self._writing)
         window.truncate(to)
 
     def append_adopted(self, frames: Sequence[Frame]) -> None:
-        """Append and write frames of another member's log. A disk that is low writes these frames too, because the group may have
-        decided them.
-        """
+        """Append and write frames of another member's log, even if the disk is low, because the group may have decided them."""
         self._window.extend(frames, limits.WINDOW_MORE_FRAMES + limits.VIEW_RESERVE_FRAMES)
         self._unwritten.extend(frames)
         self.write()
 
     def advance_frontier(self, up_to: int) -> None:
-        """Advance the frontier: a view without this member has decided all frames up to the position, and they are durable here."""
-        # A learner never votes in that view. The decision of the view's members replaces the learner's vote.
+        """Advance the frontier over frames that a view without this member has decided, and that are durable on this member."""
+        # A learner does not vote in that view, so the decision of the view's members takes the place of its own vote.
         self._window.advance(CommitStage.VOTED, max(up_to, self._window.mark(CommitStage.VOTED)))
         self._decide(up_to)
 
     def view_opened(self, view_position: int) -> None:
-        """Note that the coordinator ordered the view's VIEW frame. No earlier position is decided before that frame
-        (protocol/atomic, A6).
-        """
+        """Store the position of the view's VIEW frame: the coordinator decides nothing before that frame (protocol/atomic, A6)."""
         self._view_position = view_position
 
     def append(self, frames: Sequence[Frame]) -> None:
-        """Append the next frames of the log, which are in the received-table already."""
-        # Only the coordinator keeps to the limit, when it orders. An adopted log may exceed the limit, and the VIEW frame must
-        # still follow.
+        """Append the next frames of the log, which the received-table already contains."""
+        # Only the coordinator's own orders obey the limit: an adopted log may exceed it, and its VIEW frame must still follow.
         orders = self._view_state.coordinating and frames[0].kind != Kind.VIEW
         self._window.extend(frames, 0 if orders else limits.WINDOW_MORE_FRAMES + limits.VIEW_RESERVE_FRAMES)
         if self._low or self._deferred:
@@ -128,14 +118,12 @@ class Atomic:
             self._unwritten.extend(frames)
 
     def _append_while_low(self, frames: Sequence[Frame]) -> None:
-        """Append frames while the disk is low. Decline a batch, and let later frames wait for the ABORT of that batch
-        (protocol/atomic, A16).
-        """
+        """Append frames while the disk is low: decline batches, and hold back later frames until ABORTs arrive (atomic, A16)."""
         for frame in frames:
             if frame.kind == Kind.BATCH and self._low:
                 self.decline(frame, f"no space: {self._low}")
             elif self._deferred:
-                # Frames after a declined batch wait too, because the log on the disk must not have gaps.
+                # The log on the disk must have no gap, so frames after a declined batch cannot be written before it.
                 self._deferred.append(frame)
                 if frame.kind == Kind.ABORT:
                     self._on_abort(frame)
@@ -143,11 +131,11 @@ class Atomic:
                 self._unwritten.append(frame)
 
     def decline(self, frame: Frame, reason: str) -> None:
-        """Send NO to a batch that the disk does not have, and hold back later frames."""
+        """Send NO to a batch that was not given to the disk, and hold back later frames."""
         invariant(frame.kind == Kind.BATCH, f"{frame!r} is not a batch: a member that cannot take it is booted")
         invariant(frame.position > self._window.mark(CommitStage.WRITING), f"NO to {frame!r}, which is being written")
         self._deferred.append(frame)
-        # One ABORT voids the whole epoch, so one NO for it is enough (atomic, A12).
+        # One ABORT voids all later batches of the epoch, so one NO for the first of them is enough (atomic, A12).
         if not any(_same_epoch(frame, other) for other in self._declined.values()):
             self._declined[frame.position] = frame
             self._outbox.send(self._view_state.coordinator, No(self._view_state.view, frame.position, reason))
@@ -158,13 +146,12 @@ class Atomic:
             if first <= position and _same_epoch(frame, abort):
                 del self._declined[position]
         if not self._declined:
-            # A void batch is written completely, with its ABORT. A disk that is low still has space for it (limits.DISK_LOW_BYTES).
+            # Void batches stay in the log, and a low disk still has enough space for them (limits.DISK_LOW_BYTES).
             self._unwritten += self._deferred
             self._deferred = []
 
     def write(self) -> None:
-        """End a step: give all appended frames to the disk as one Persist."""
-        # All frames of a step share one write and one sync.
+        """Give all frames that this step appended to the disk as one Persist, so that they share one write and one fsync."""
         if self._unwritten:
             last = self._unwritten[-1].position
             self._window.advance(CommitStage.WRITING, last)
@@ -172,40 +159,38 @@ class Atomic:
             self._unwritten = []
 
     def persisted(self, token: int) -> None:
-        """Handle the completion of all writes up to the token, and vote."""
+        """Handle the completion of all writes up to the token: send YES for the frames that are now durable."""
         last = 0
         while self._writing and self._writing[0][0] <= token:
             last = self._writing.popleft()[1]
-        if last:  # a write of hard state alone completes here too
+        if last:  # `last` is 0 if the token belongs to a write without frames, such as hard state
             self._window.advance(CommitStage.DURABLE, last)
             self._vote()
 
     def _vote(self, again: bool = False) -> None:
-        """Send YES for the durable frames, but only while promised view = accepted view = the view."""
+        """Send YES for the durable frames, unless this member has promised another view."""
         window, view_state = self._window, self._view_state
         if not view_state.current(view_state.view):
             return
         durable = window.mark(CommitStage.DURABLE)
-        # A vote never leaves before its sync (atomic, A1).
+        # A YES promises that a crash loses none of these frames, so it covers only durable ones (atomic, A1).
         if again or durable > window.mark(CommitStage.VOTED):
             window.advance(CommitStage.VOTED, durable)
             self._outbox.send(view_state.coordinator, Vote(view_state.view, durable, self._low))
 
     def set_low(self, low: str) -> None:
-        """Note why the disk is low; an empty reason means that it has free space. A vote reports the reason to the coordinator at
-        once.
-        """
+        """Set the reason why the disk is low, empty if it has free space, and report it to the coordinator with a vote."""
         if low != self._low:
             self._low = low
             self._vote(again=True)
 
     def on_confirm(self, sender: int, message: Confirm) -> None:
-        """Handle the coordinator's decision."""
+        """Advance the frontier to the position that the coordinator has decided."""
         view_state, window = self._view_state, self._window
         up_to = message.up_to
         if not view_state.current(message.view) or sender != view_state.coordinator or up_to <= window.frontier:
             return
-        # A decision needs this member's YES. So a CONFIRM above that YES is wrong, or belongs to an older log.
+        # No position can be decided without this member's YES, so a CONFIRM above its last YES is wrong.
         if up_to > window.mark(CommitStage.VOTED) or up_to != window.reach(up_to):
             self._outbox.drop(message, sender, f"position {up_to} was not voted for here, or an ABORT reaches over it")
             return
@@ -242,16 +227,16 @@ class Atomic:
             return
         again = message.up_to <= ballot.votes[sender]
         ballot.yes(sender, message.up_to)
-        # Every vote carries the state of the member's disk, so a disk that has free space again clears its earlier report.
+        # A vote without a reason shows that the member's disk has free space again.
         if message.low or sender in ballot.low:
             ballot.report_space(sender, message.low)
             self._above.space_freed()
-        # A decision never stops between a batch and its ABORT (atomic, A13), nor below the VIEW frame (A6).
+        # The frontier must not stop between a batch and its ABORT (atomic, A13), nor before the VIEW frame (A6).
         confirmed = window.reach(ballot.all_yes)
         if confirmed > window.frontier and 0 < self._view_position <= confirmed:
             self.decisions.announce(confirmed, islice(window.frames, confirmed - window.frontier))
         elif again and sender != self._view_state.me:
-            # A repeated vote means that the member did not get the decision, so it is sent again.
+            # A member repeats its vote if it has not received the decision.
             self._outbox.send(sender, Confirm(message.view, window.frontier))
 
     def on_no(self, sender: int, message: No) -> None:
@@ -260,28 +245,31 @@ class Atomic:
         if ballot is None or not self._view_state.current(message.view) or sender not in ballot.votes:
             return
         position = message.position
+        # A repeated NO may arrive after its ABORT was ordered, or after the position was decided.
         if not window.frontier < position <= window.end or window.is_void(position):
             return
-        # After a YES the position may be decided, so a NO cannot count any more.
+        # After the member's YES, the position may already be decided, so the NO comes too late.
         if position <= ballot.votes[sender]:
             self._outbox.drop(message, sender, f"a NO to position {position} after a YES to {ballot.votes[sender]}")
             return
         frame = window.at(position)
-        # Adopted frames and frames of other kinds are never aborted. A member that cannot append them is booted (atomic, A14).
+        # Only batches that this view ordered can be aborted; a member that rejects any other frame is booted (atomic, A14).
         if frame.kind != Kind.BATCH or not 0 < self._view_position <= window.frontier:
             self._above.suspect(sender, f"it cannot take position {position}, which may not be aborted: {message.reason}")
             return
         if frame.view != self._view_state.view:
-            raise InvariantViolated(f"{frame!r} follows the VIEW frame of {self._view_state.view}")
+            raise InvariantViolated(
+                f"{frame!r} follows the VIEW frame of view {self._view_state.view}, but belongs to another view"
+            )
         self._above.abort(frame, AbortBody(position, message.reason, self._entry_before(frame)))
 
     def _entry_before(self, frame: Frame) -> Entry:
-        """Return the producer's entry in the received-table before the frame."""
+        """Return the producer's entry before the frame, to which an ABORT of the frame returns."""
         producer = self._window.state.producers.get(frame.producer)
         entry = Entry(b"", 0, 0, b"")
         if producer is not None:
             entry = Entry(producer.instance, producer.epoch, producer.sequence, producer.progress, producer.closed)
-        # Undecided frames before the batch have changed the entry of the decided state.
+        # The decided state lacks the effect of undecided frames, so this loop applies those before the batch.
         for other in self._window.frames:
             if other is frame:
                 break
@@ -298,7 +286,7 @@ class Atomic:
     # Time
 
     def beat(self) -> None:
-        """Run one heartbeat: repeat messages that may be lost, and suspect members that block the group."""
+        """Run one heartbeat: repeat votes and decisions, and suspect members that block the group."""
         view_state, window = self._view_state, self._window
         if not view_state.current(view_state.view):
             return
@@ -315,20 +303,20 @@ class Atomic:
             self._above.space_freed()
         if self._low or (self._ballot is None and window.mark(CommitStage.VOTED) > window.frontier):
             self._vote(again=True)
-        # Without an ABORT, a declined batch blocks all later frames. So the NO is repeated in case it was lost.
+        # A declined batch blocks all later frames until its ABORT arrives, so the NO is repeated in case it was lost.
         for position in self._declined:
             self._outbox.send(view_state.coordinator, No(view_state.view, position, f"no space: {self._low}"))
 
     @property
     def beating(self) -> bool:
-        """True if heartbeats are needed: something is undecided, or the decision must be repeated to others."""
+        """True if heartbeats are needed: frames are undecided, the disk is low, or the decision must be repeated to others."""
         if not self._view_state.view:
             return False
         return bool(self._window.frames or self._low or (self._ballot is not None and self._view_state.others))
 
     @property
     def quiet(self) -> bool:
-        """True if nothing is undecided and nothing is being written."""
+        """True if no frame is undecided and no write is in progress."""
         return not self._window.frames and not self._writing
 
 

@@ -1,4 +1,4 @@
-"""State of one attempt at a view: what its candidate knows (protocol/flush, F1)."""
+"""State of one attempt to form a view, as its candidate knows it (protocol/flush, F1)."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ class Attempt:
 
     Attributes:
         view: the proposed view.
-        proposed: the gateways that are asked, this one included.
-        forced: True if an operator declares that only these gateways remain. No other gateway counts then.
+        proposed: the gateways that get the proposal, this one included.
+        forced: True if an operator declares that only the proposed gateways remain, so that no other gateway counts.
         states: the answers, by gateway number.
-        incarnations: the disk that gave each answer.
-        refused: members that refused, with their reasons.
+        incarnations: the disk that gave each answer, by gateway number.
+        refused: reason of each member that refused, by gateway number.
         retryable: members that refused but have not promised a higher view.
         choice: the log to adopt; None until it is chosen.
-        unresolved: True if a majority has answered, but corruption hides which log to adopt.
-        chosen_us: time of the choice.
+        unresolved: True if a majority has answered, but a corrupt log hides which frames were decided.
+        chosen_us: time at which the candidate chose the log.
         install: the INSTALL message; None until the candidate holds the chosen log.
-        installed: members that have accepted.
+        installed: members that have accepted the view.
         beats: number of heartbeats since the attempt began.
         waited: number of heartbeats since a majority answered.
-        needed: value of `waited` at the last answer, plus one. The next attempt waits at least that many heartbeats.
-        last_received: heartbeat of the last message of each member.
+        needed: number of heartbeats that the next attempt waits at least: the value of `waited` at the last answer, plus one.
+        last_received: value of `beats` at the last message of each member.
     """
 
     __slots__ = (
@@ -66,23 +66,22 @@ class Attempt:
         self.last_received = dict.fromkeys(proposed, 0)
 
     def note_progress(self, member: int) -> None:
-        """Note that the member made progress in the attempt."""
-        # Only gateways that were asked count.
+        """Restart the member's silence, because the member made progress in the attempt."""
         if member in self.last_received:
             self.last_received[member] = self.beats
 
     def answer(self, member: int, incarnation: bytes, state: State) -> None:
-        """Note the state of a member's log. Only its first answer counts."""
-        # A later answer could describe another log, which the choice has not seen.
+        """Store the state of a member's log. Only the first answer of a member counts."""
+        # A second answer could describe a different log than the one that the choice is based on.
         if member in self.proposed and member not in self.states:
             self.states[member] = state
             self.incarnations[member] = incarnation
-            self.needed = self.waited + 1  # the next attempt waits at least as long
+            self.needed = self.waited + 1
             self.refused.pop(member, None)
             self.retryable.discard(member)
 
     def refuse(self, member: int, reason: str, permanent: bool) -> None:
-        """Note that a member refuses the view. `permanent` is True if the member has promised a higher view."""
+        """Store a member's refusal of the view. `permanent` is True if the member has promised a higher view."""
         self.refused[member] = reason
         if permanent:
             self.retryable.discard(member)
@@ -90,7 +89,7 @@ class Attempt:
             self.retryable.add(member)
 
     def may_retry(self, beats: int) -> bool:
-        """True if a member refused within the last `beats` heartbeats and may now accept a repeated proposal."""
+        """True if a member refused within the last `beats` heartbeats, so that it may still accept a proposal in transit."""
         return any(self.beats - self.last_received[member] < beats for member in self.retryable)
 
     @property
@@ -104,10 +103,11 @@ class Attempt:
         return not self.pending
 
     def accepted(self, member: int, incarnation: bytes, message: Installed) -> None:
-        """Note that a member accepted, with the disk that gave its answer."""
-        # Another disk under the same number has accepted nothing (flush, F18).
+        """Count a member's acceptance, if it comes from the disk that answered the proposal."""
+        # A replacement disk under the same gateway number has accepted nothing (flush, F18).
         if self.install is None or message.view != self.view or self.incarnations.get(member) != incarnation:
             return
+        # INSTALL also goes to gateways that are not members, whose answers do not count.
         if member in self.install.members:
             self.installed.add(member)
 
@@ -117,7 +117,8 @@ class Attempt:
         return self.install is not None and self.installed == set(self.install.members)
 
     def silent(self, beats: int) -> list[int]:
-        """Return the members that owe an answer and have been silent for `beats` heartbeats."""
+        """Return the members whose answer is missing and that have been silent for `beats` heartbeats."""
         pending = self.install.members if self.install is not None else self.proposed
+        # After INSTALL, the missing answer is the acceptance, and before it, the state of the log.
         done = self.installed if self.install is not None else self.states.keys() | self.refused.keys()
         return [member for member in pending if member not in done and self.beats - self.last_received[member] >= beats]

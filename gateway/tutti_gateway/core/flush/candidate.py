@@ -1,4 +1,4 @@
-"""The candidate's role in *flush*: it makes one attempt after another (protocol/flush, F1 to F14)."""
+"""The candidate's role in *flush*: a candidate proposes one view after another (protocol/flush, F1 to F14)."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ from tutti_gateway.core.view.quorum import Rosters
 
 
 class Member(Protocol):
-    """The member's role, which owns the hard state and the phase.
+    """Calls of a candidate to the member's role, which owns the hard state and the phase.
 
     Attributes:
-        adoption: makes this member's log equal to another member's.
+        adoption: makes this member's log equal to another member's log.
         machine: state machine of this member.
-        hard_state: the last hard state to be written.
+        hard_state: the last hard state that was given to the disk, durable or not.
     """
 
     adoption: LogAdoption
@@ -39,16 +39,16 @@ class Member(Protocol):
 
     @property
     def phase(self) -> Phase:
-        """Phase of this member."""
+        """Current phase of this member in a view change."""
 
     def persist(self, hard_state: HardState) -> None:
-        """Write the hard state."""
+        """Write the hard state durably."""
 
     def end_view(self) -> None:
-        """End the installed view. From now on its messages are neither sent nor accepted."""
+        """End the installed view, so that this member neither sends nor accepts messages of that view."""
 
     def lost(self) -> None:
-        """Abandon the view. This member is then in no view."""
+        """Abandon the view, so that this member is in no view."""
 
     def state(self) -> State:
         """Return the state of this member's durable log."""
@@ -57,23 +57,25 @@ class Member(Protocol):
         """Accept the promised view."""
 
     def install(self, members: tuple[int, ...]) -> None:
-        """Begin the accepted view."""
+        """Install the accepted view with these members."""
 
 
 class UpperLayers(Protocol):
     """Calls of a candidate to the other layers."""
 
     def append_adopted(self, frames: Sequence[Frame]) -> tuple[int, str]:
-        """Append and write frames that continue the log. Return how many were appended, and why the next one was not."""
+        """Append and write frames that continue the log. Return the number of appended frames, and why the next one was
+        rejected.
+        """
 
     def order_frame(self, kind: Kind, body: msgspec.Struct) -> Frame:
-        """Order a frame of the coordinator, and return it."""
+        """Order a frame that the coordinator itself creates, and return the frame."""
 
     def view_opened(self, view_position: int) -> None:
-        """Note that the VIEW frame was ordered at the position."""
+        """Store the position at which the VIEW frame was ordered."""
 
     def attempt_failed(self, stalled: Sequence[int], unresolved: bool) -> None:
-        """Report that the attempt at the proposed view failed.
+        """Report that the proposed view was not formed.
 
         `stalled` holds the members that did not answer in time. `unresolved` is True if a majority's answers did not show which log
         to adopt.
@@ -84,10 +86,10 @@ class Candidate:
     """Proposes views.
 
     Attributes:
-        attempt: the current attempt; None if there is none.
-        entropy: uuid of a log that begins here.
+        attempt: the current attempt; None while this member proposes no view.
+        entropy: uuid for a new log, used if this candidate founds the group.
         rejected: the highest promised view that a refusal reported.
-        failed: reason why the last attempt failed.
+        failed: reason why the last attempt failed, for the operator.
     """
 
     def __init__(self, context: Context, flush: Member, layers: UpperLayers, peers: Peers) -> None:
@@ -103,14 +105,14 @@ class Candidate:
         self.entropy = b""
         self.rejected = 0
         self.failed = ""
-        self._chosen: Attempt | None = None  # the last attempt that chose a log; None again after a late answer to it
-        self._extra_beats = 0  # heartbeats that the answers to that attempt needed beyond the normal wait
+        self._chosen: Attempt | None = None  # the last attempt that chose a log; None after a late answer to that attempt
+        self._extra_beats = 0  # heartbeats beyond the normal wait, because the answers to the last attempt took that long
 
     def campaign(self, members: tuple[int, ...], forced: bool = False) -> None:
-        """Propose a view of these members, this one included. If `forced` is True, no other member of the roster remains."""
+        """Propose a view of these members, this one included. `forced` means that no other voter of the roster remains."""
         flush, view_state = self._flush, self._view_state
         invariant(view_state.me in members, f"a gateway proposes members {members} without itself")
-        # A view id is used for one attempt only. It is durably promised before another member is asked (flush, F1).
+        # After a restart, the durable promise prevents this gateway from using the same view id twice (flush, F1).
         view = self._next_view()
         flush.end_view()
         flush.machine.on(Step.CAMPAIGN)
@@ -132,11 +134,11 @@ class Candidate:
         return view_of(counter_of(seen) + 1, self._view_state.me)
 
     def on_promised(self) -> None:
-        """Ask the other members: this member's own promise is durable now."""
+        """Send the proposal to the other members, because this member's own promise is durable now."""
         attempt = self.attempt
         if attempt is None:
             return
-        # This member's own log is the first answer. It counts like any other.
+        # The candidate's own log is the first answer, and counts like any other.
         attempt.answer(self._view_state.me, self._identity.incarnation, self._flush.state())
         for member in attempt.proposed:
             if member != self._view_state.me:
@@ -144,8 +146,9 @@ class Candidate:
         self._collect()
 
     def on_state(self, sender: int, message: State) -> None:
-        """Handle a member's promise and the state of its log."""
+        """Count a member's promise, and choose a log when enough members have reported the state of theirs."""
         attempt = self.attempt
+        # A later state of the log could not change the choice, so STATE counts only before the choice.
         if attempt is not None and message.view == attempt.view and self._flush.phase is Phase.COLLECTING:
             attempt.note_progress(sender)
             attempt.answer(sender, self._peers.incarnation(sender), message)
@@ -155,30 +158,31 @@ class Candidate:
             self._on_late_answer(self._chosen)
 
     def _on_late_answer(self, attempt: Attempt) -> None:
-        """Note an answer that arrived too late to count. The next attempt waits as long as this answer took.
+        """Make the next attempt wait as long as an answer took that arrived after the choice.
 
-        Without that wait, every view would exclude a far or slow gateway. Each attempt to add that gateway would change the view in
-        vain.
+        Without that wait, every view would exclude a far or slow gateway, and each attempt to add that gateway would fail.
         """
+        # `-(-a // b)` rounds up, because a wait that is too short by a part of a heartbeat would fail again.
         beats = -(-(self._outbox.now.mono_us - attempt.chosen_us) // self._config.heartbeat_us)
         self._extra_beats = max(0, min(attempt.waited + beats - self._patience(), self._period() // 2))
         self._chosen = None
 
     def _patience(self) -> int:
-        """Return the number of heartbeats to wait for further answers after a majority has answered. With more answers, fewer
-        undecided frames are truncated.
+        """Return the number of heartbeats to wait for further answers after a majority has answered.
+
+        With more answers, the chosen log may be longer, so fewer undecided frames are lost.
         """
         return 1 + self._peers.answer_beats()
 
     def on_reject(self, sender: int, message: Reject) -> None:
-        """Handle a refusal. The attempt may not need that member, or the refusal names a higher view."""
-        # The next view id must be above this promise.
+        """Count a member's refusal of the proposed view, or end the attempt if the member has promised a higher view."""
+        # The next view id must be higher than the member's promised view, or the member refuses again.
         self.rejected = max(self.rejected, message.promised)
         attempt = self.attempt
         if attempt is None or message.view != attempt.view:
             return
         if message.promised > attempt.view and sender in attempt.states:
-            self.fail()  # the member promised a higher view, so it will neither send frames nor install this view
+            self.fail()  # the member has promised a higher view, so it will not install this view
             return
         if sender in attempt.states:
             return
@@ -188,30 +192,27 @@ class Candidate:
             self._collect()
 
     def _majority(self, attempt: Attempt) -> bool:
-        """True if enough members have answered.
-
-        A new log needs all configured members, and a forced roster needs all remaining members.
-        """
+        """True if enough members have answered: a majority, all founders of a group, or all gateways of a forced roster."""
         peers = self._peers
         if attempt.forced:
             return set(attempt.states) == set(attempt.proposed)
-        # Genesis needs all configured gateways, once (flush, F17).
+        # A majority of blank disks is not enough to found a group, because a silent gateway may hold a log (flush, F17).
         if peers.rosters.blank:
             return set(attempt.states) == {number for number, _, _ in peers.configured}
         return peers.rosters.majority(attempt.incarnations)
 
     def _collect(self) -> None:
-        """Choose a log if the answers suffice."""
+        """Choose the log to adopt if enough members have answered; end the attempt if no further answer can arrive."""
         attempt = self.attempt
         if attempt is None or attempt.choice is not None:
             return
-        # A member that refused may still accept a repeated proposal, so its refusal is not final.
+        # A refusal is not final at once, because the member may accept another copy of the proposal that is in transit.
         final = attempt.answered and not attempt.may_retry(self._peers.round_beats())
         if not self._majority(attempt):
             if final:
                 self.fail()
             return
-        # With more answers, fewer undecided frames are truncated (flush, F7).
+        # A later answer may report a longer log, so waiting saves undecided frames (flush, F7).
         if not attempt.answered and attempt.waited < self._patience() + self._extra_beats:
             return
         choice = choose(attempt.states, self._counting(attempt), attempt.incarnations)
@@ -219,9 +220,9 @@ class Candidate:
         if attempt.unresolved:
             if final:
                 self.fail()
-            return  # other members may know more about the corrupt end
+            return  # a further answer may show which corrupt frames were decided
         decided = max(state.frontier for state in attempt.states.values())
-        # A log that lacks a decided frame must never be adopted, whatever the answers say.
+        # This safety check stops a view change that would lose a decided frame, even if a member reported a wrong state.
         if choice.end < decided:
             reason = f"the log to adopt ends at {choice.end}, but {decided} is decided"
             self._outbox.drop(attempt.states[choice.best], choice.best, reason)
@@ -231,21 +232,23 @@ class Candidate:
         self._chosen, self._extra_beats = attempt, max(0, attempt.needed - self._patience())
         self._flush.machine.on(Step.CHOSEN)
         best, source = attempt.states[choice.best], attempt.states[choice.source]
+        # If the adopted log ends before the reported end, the chain value at its end is unknown.
         chain = best.chain if best.end == choice.end else None
-        # The table of a corrupt log does not cover its last frames, but the table of the source may.
+        # The table of a corrupt log ends before its unreadable frames, but the table of the source may include them.
         state = source if readable_end(source) >= choice.end else best
         theirs = Extent(state.base, state.table, choice.end)
         self._flush.adoption.begin(attempt.view, choice.source, theirs, chain)
         self.on_adopted()
 
     def _counting(self, attempt: Attempt) -> Rosters:
-        """Return the rosters that count when logs are compared.
+        """Return the rosters whose majorities count for the choice of the log.
 
         If the ROSTER itself is unreadable, all configured gateways are voters, but a disk counts only if it has accepted a view.
-        Any other disk may be a blank replacement (protocol/flush, F24).
+        A disk that has accepted no view may be a blank replacement (protocol/flush, F24).
         """
         named = self._peers.rosters.known
         if self._peers.rosters.blank and not attempt.forced:
+            # A founder's disk has accepted a view, so a disk without one is a blank replacement.
             founded = {member for member, state in attempt.states.items() if state.accepted}
             return Rosters([{voter.number: voter for voter in self._founders(attempt, founded)}])
         if not attempt.forced:
@@ -253,18 +256,18 @@ class Candidate:
         return Rosters([{member: named[member] for member in attempt.proposed if member in named}])
 
     def on_adopted(self) -> None:
-        """Send INSTALL to the members and accept the view, once this member holds the chosen log."""
+        """Send INSTALL to the members and accept the view, if this member already holds the whole chosen log."""
         attempt, flush, window, view_state = self.attempt, self._flush, self._window, self._view_state
         done = flush.adoption.done()
         if attempt is None or done is None:
             return
         peers = self._peers
         peers.refresh()
-        # Every log in a forced view must contain the forced ROSTER (membership, M25).
+        # The forced ROSTER must be in the adopted log before INSTALL, so that every member copies it (membership, M25).
         if done and attempt.forced and not self._append_forced_roster(attempt):
             done = False
         members = tuple(member for member in attempt.proposed if member in attempt.states and self._is_eligible(member, attempt))
-        # The adopted log may name different voters than this member's log did (flush, F6).
+        # The adopted log may contain a later ROSTER, so the majority is counted again with that roster (flush, F6).
         if not done or not self._suffices(attempt, members) or view_state.me not in members:
             self.fail()
             return
@@ -277,7 +280,7 @@ class Candidate:
             base=window.base,
             table=tuple(window.runs),
         )
-        # A gateway that answered but is not a member gets INSTALL too, so that it abandons its promise.
+        # INSTALL also goes to gateways that answered but are not members, so that they stop waiting for the promised view.
         for member in attempt.states:
             attempt.note_progress(member)
             if member != view_state.me:
@@ -288,21 +291,22 @@ class Candidate:
         return self._peers.rosters.blank or self._peers.rosters.member(member, attempt.incarnations[member])
 
     def _suffices(self, attempt: Attempt, members: tuple[int, ...]) -> bool:
-        """Count answers and members again with the rosters of the adopted log (protocol/flush, F6)."""
+        """True if the answers and the members are majorities in the rosters of the adopted log (protocol/flush, F6)."""
         rosters = self._peers.rosters
         if rosters.blank:
             return self._majority(attempt) and set(members) == set(attempt.states)
-        # A proof about the corrupt end must also hold with the rosters of the adopted log (flush, F20).
+        # A proof that a corrupt frame was undecided must also hold with the rosters of the adopted log (flush, F20).
         if attempt.choice is not None and not all(map(rosters.blocks, attempt.choice.blocking)):
             return False
         return rosters.majority(attempt.incarnations) and rosters.majority({m: attempt.incarnations[m] for m in members})
 
     def _append_forced_roster(self, attempt: Attempt) -> bool:
-        """Append a forced ROSTER to the adopted log before any member accepts it (protocol/membership, M25).
+        """Append a forced ROSTER to the adopted log before any member accepts that log (protocol/membership, M25).
 
-        Every log in this view then contains that ROSTER. So a gateway that has accepted the view counts only the voters in it.
+        Every gateway that accepts the view then has that ROSTER in its log, and counts only the voters that the ROSTER names.
         """
         peers, window = self._peers, self._window
+        # Each gateway must have answered with the disk that the roster names, or its vote would move to an unknown disk.
         voters = tuple(peers.rosters.known[member] for member in sorted(attempt.proposed) if member in peers.rosters.known)
         if any(voter.incarnation != attempt.incarnations.get(voter.number) for voter in voters) or len(voters) < len(
             attempt.proposed
@@ -316,14 +320,14 @@ class Candidate:
         return appended == 1
 
     def on_accepted(self) -> None:
-        """Note that this member has durably accepted."""
+        """Count this member's own acceptance, which is durable now."""
         attempt = self.attempt
         if attempt is not None and attempt.install is not None:
             attempt.installed.add(self._view_state.me)
             self._install_if_complete(attempt)
 
     def on_installed(self, sender: int, message: Installed) -> None:
-        """Note that a member has accepted."""
+        """Count a member's acceptance, and install the view when all members have accepted."""
         attempt = self.attempt
         if attempt is not None:
             attempt.note_progress(sender)
@@ -331,17 +335,18 @@ class Candidate:
             self._install_if_complete(attempt)
 
     def _install_if_complete(self, attempt: Attempt) -> None:
-        """Install the view when all members have accepted, and order its VIEW frame. The decision of that frame decides all earlier
-        frames (flush, F12).
+        """Install the view when all members have accepted, and order its VIEW frame.
+
+        The decision of the VIEW frame also decides all earlier frames (flush, F12).
         """
         flush = self._flush
-        # This member's own acceptance must be durable too. The phase shows whether it is.
+        # This member is in phase GATHERING only after its own acceptance is durable.
         if not attempt.complete or flush.phase is not Phase.GATHERING or attempt.install is None:
             return
         self.attempt = None
         flush.machine.on(Step.GATHERED)
         flush.install(attempt.install.members)
-        # Genesis writes the ROSTER before the first VIEW frame (flush, F17).
+        # The log of a new group begins with its ROSTER, so that majorities are defined from position 1 (flush, F17).
         if self._window.end == 0:
             self._layers.order_frame(Kind.ROSTER, self._first_roster(attempt))
         self._layers.view_opened(self._layers.order_frame(Kind.VIEW, ViewBody(attempt.install.members)).position)
@@ -350,9 +355,9 @@ class Candidate:
         return RosterBody(self._identity.group, self.entropy, self._founders(attempt, attempt.states))
 
     def _founders(self, attempt: Attempt, known: Container[int]) -> tuple[Voter, ...]:
-        """Return all configured members.
+        """Return all configured members as voters.
 
-        A member in `known` is returned with the disk that answered, any other member without a disk.
+        A member in `known` gets the incarnation of the disk that answered, and any other member an empty incarnation.
         """
         return tuple(
             Voter(number, name, attempt.incarnations[number] if number in known else b"", address)
@@ -362,13 +367,13 @@ class Candidate:
     # Time
 
     def beat(self) -> None:
-        """Run one heartbeat of an attempt: repeat messages that may be lost, and end the attempt if a member is silent."""
+        """Run one heartbeat of an attempt: repeat messages without an answer, and end the attempt if a member is silent."""
         attempt, phase = self.attempt, self._flush.phase
         if attempt is None:
             return
         attempt.beats += 1
         if phase is Phase.COLLECTING:
-            attempt.waited += self._majority(attempt)  # counted only after a majority has answered
+            attempt.waited += self._majority(attempt)
             self._collect()
             if self.attempt is attempt and attempt.choice is None:
                 self._resend(attempt)
@@ -380,6 +385,7 @@ class Candidate:
     def _resend(self, attempt: Attempt) -> None:
         install = attempt.install
         for member in attempt.proposed:
+            # A member that refused gets no further copies, but may still accept one that is already in transit.
             if member == self._view_state.me or member in attempt.refused:
                 continue
             if install is not None and member in attempt.states and member not in attempt.installed:
@@ -388,22 +394,23 @@ class Candidate:
                 self._outbox.send(member, Propose(attempt.view, attempt.proposed, attempt.forced))
 
     def _is_stalled(self, attempt: Attempt) -> bool:
-        """True if a member that must answer is silent or makes no progress."""
+        """True if a member whose answer is missing is silent or makes no progress."""
         period = self._period()
         pending = attempt.silent(0)
-        # A silent member would only delay this attempt. The next attempt excludes it (flush, F14).
+        # Waiting for a silent member would only delay the next attempt, which excludes that member (flush, F14).
         if any(not self._peers.fresh(member) for member in pending) and attempt.beats > 1:
             return True
+        # The candidate itself may wait in vain for frames of the source.
         if self._flush.phase is Phase.ADOPTING and self._flush.adoption.silent > period:
             return True
         return bool(attempt.silent(period)) or (attempt.choice is None and attempt.beats > 2 * period)
 
     def _period(self) -> int:
-        """Return the number of heartbeats in which a member must show progress. The number grows with the round-trip time."""
+        """Return the number of heartbeats in which a member must show progress: the atomic period plus four round trips."""
         return self._config.atomic_period_heartbeats + 4 * self._peers.round_beats()
 
     def fail(self) -> None:
-        """End the attempt without a view."""
+        """End the attempt without a view, and report which members did not answer."""
         attempt = self.attempt
         if attempt is None:
             return
@@ -417,6 +424,7 @@ class Candidate:
         named = self._window.state.gateway_text
         if attempt.refused:
             return "; ".join(f"{named(member)} refuses: {reason}" for member, reason in sorted(attempt.refused.items()))
+        # A member that is silent now is named even if the attempt failed before its time was over.
         absent = sorted({*stalled, *(member for member in attempt.proposed if not self._peers.fresh(member))})
         if absent:
             return f"no answer came in time from {', '.join(map(named, absent))}"

@@ -12,7 +12,7 @@ from tutti_gateway.core.view.peers import Peers
 
 
 class LogRepair:
-    """Fetches lost frames from live gateways that are in a view. Only decided frames are fetched."""
+    """Fetches the decided frames that the disk lost from live gateways that are in a view."""
 
     def __init__(self, context: Context, peers: Peers) -> None:
         self._outbox = context.outbox
@@ -20,15 +20,15 @@ class LogRepair:
         self._repair = RangeRepair(peers, self._sources, self._request, context.outbox.repair_log)
 
     def on_corrupt(self, event: LogCorrupt) -> None:
-        """Handle the lost range that the disk reports."""
+        """Begin to repair the lost range that the disk reports."""
         self._repair.on_corrupt(event.first, event.last)
 
     def on_fetched(self, sender: int, message: Fetched) -> bool:
-        """Handle fetched frames. Return True if they were for a repair."""
+        """Write fetched frames where the disk lost them. Return True if a repair needs these frames."""
         return not message.view and self._repair.on_fetched(sender, message.first, message.frames)
 
     def beat(self) -> None:
-        """Run one heartbeat."""
+        """Run one heartbeat: after a silence, request the frames from another gateway."""
         self._repair.beat()
 
     def _sources(self, position: int) -> Iterator[int]:

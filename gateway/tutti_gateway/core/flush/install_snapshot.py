@@ -1,9 +1,9 @@
 """Installation of a snapshot from a member that has already trimmed the frames which this log lacks (protocol/flush, F16).
 
-The snapshot arrives in chunks, and then replaces this member's log. Everything in a snapshot is decided, so no decided frame is
-lost. A log that already holds the last frame of the snapshot is kept, and counts as decided up to that frame. Any other log ends
-earlier, or holds frames that can no longer be decided. Only a corrupt end that reaches beyond the snapshot may matter to other
-members, so a view change keeps it.
+The snapshot arrives in chunks, and the complete snapshot replaces this member's log. Everything in a snapshot is decided, so the
+replacement loses no decided frame. A log that already holds the last frame of the snapshot is kept, and counts as decided up to
+that frame. Any other log ends earlier, or holds frames that can no longer be decided. During a view change, a snapshot does not
+replace a corrupt end that reaches beyond the snapshot, because other members may need its vote mark.
 """
 
 from __future__ import annotations
@@ -33,15 +33,15 @@ class SnapshotInstall:
     """Installs one snapshot at a time.
 
     Attributes:
-        replacing: True while the disk replaces the log. The log is not changed in any other way during that time.
+        replacing: True while the disk replaces the log. During that time, no other operation may change the log.
     """
 
     def __init__(self, context: Context, known: Callable[[int], None], replaced: Callable[[], None]) -> None:
         """Prepare the installation.
 
         Args:
-            known: called if the log already holds all frames up to the position, all of them decided.
-            replaced: called when the snapshot has replaced the log.
+            known: called with the position of the snapshot if the log already holds all frames up to that position.
+            replaced: called when the snapshot has durably replaced the log.
         """
         self._outbox = context.outbox
         self._window = context.window
@@ -53,16 +53,16 @@ class SnapshotInstall:
 
     @property
     def replacing(self) -> bool:
-        """True while the disk replaces the log."""
+        """True while the disk replaces the log. During that time, no other operation may change the log."""
         return self._token > 0
 
     @property
     def busy(self) -> bool:
-        """True while a snapshot is on its way or replaces the log."""
+        """True while the chunks of a snapshot arrive or the disk replaces the log."""
         return self.replacing or self._incoming is not None
 
     def stop(self) -> None:
-        """Drop the chunks that have arrived. A replacement that the disk has begun continues."""
+        """Drop the chunks that have arrived. If the disk has already begun to replace the log, the replacement continues."""
         self._incoming = None
 
     def request_next(self) -> None:
@@ -82,8 +82,9 @@ class SnapshotInstall:
         if self.replacing:
             return True
         incoming = self._incoming
-        # The first chunk announces a new snapshot. It may replace one that is still arriving.
+        # A chunk at byte 0 begins a new snapshot, even if an older one is incomplete: the source may have trimmed again.
         if not message.at and message.size:
+            # A snapshot below the frontier brings nothing new, and one beyond the end of the wanted log does not belong to it.
             if not self._window.frontier < message.position <= last:
                 self._incoming = None
                 return False
@@ -102,7 +103,7 @@ class SnapshotInstall:
         return self._install(sender, message, bytes(incoming.data))
 
     def _install(self, sender: int, message: FetchedSnapshot, data: bytes) -> bool:
-        """Replace the log by the complete snapshot, if it is valid."""
+        """Replace the log by the complete snapshot. Return False if the snapshot is invalid."""
         window = self._window
         try:
             state = LogState.from_bytes(data)
@@ -113,7 +114,7 @@ class SnapshotInstall:
         if wrong:
             self._outbox.drop(message, sender, wrong)
             return False
-        # The chain value identifies the whole log, so an equal value proves that this log holds the snapshot.
+        # An equal chain value proves that this log already holds all frames up to the snapshot, so nothing needs to be replaced.
         if state.position <= window.end and window.chain_at(state.position) == state.chain:
             self._known(state.position)
         else:
@@ -123,6 +124,7 @@ class SnapshotInstall:
 
     def _unfit(self, state: LogState, position: int) -> str:
         """Return the reason why the snapshot cannot replace the log; empty if it can."""
+        # A blank disk has no uuid yet, so it may install the snapshot of any log.
         log = self._window.log()
         if state.position != position or len(state.log) != limits.ID_BYTES or not state.roster:
             return f"the snapshot up to {state.position} was announced up to {position}, or names no log"
@@ -131,10 +133,10 @@ class SnapshotInstall:
         return ""
 
     def persisted(self, token: int) -> None:
-        """Handle the completion of the replacement."""
+        """Handle the completion of all writes up to the token, which may include the replacement of the log."""
         if self._token and token >= self._token:
             self._token = 0
-            # The frontier may move only now, because the new log was not durable before.
+            # An earlier move of the frontier would serve frames that a crash could still take back.
             self._window.replace(self._state)
             self._state = LogState()
             self._replaced()

@@ -1,8 +1,8 @@
 """The *flush* layer: it changes the view without losing decided frames (protocol/flush; see NOTES.md).
 
-It holds both roles. The candidate (`candidate.py`) promises a view, proposes it, collects the answers, adopts the greatest log, and
-has the members install the view. A member promises the view, reports its log, makes its log equal to the chosen one, and accepts. A
-promise takes effect only when it is durable.
+The layer has two roles. The candidate (`candidate.py`) promises a view, proposes it, collects the answers, adopts the greatest log,
+and sends INSTALL to the members. A member promises the view, reports its log, makes its log equal to the chosen log, and accepts
+the view. A promise takes effect only when it is durable.
 """
 
 from __future__ import annotations
@@ -32,38 +32,38 @@ from tutti_gateway.core.view.phases import LIFE, Phase, Step
 
 
 class Layers(Log, UpperLayers, Protocol):
-    """Calls of a view change to the other layers."""
+    """Calls of *flush* to the other layers."""
 
     def restore(self, tail: tuple[Frame, ...]) -> None:
-        """Restore the undecided tail of the log that was found at the start."""
+        """Restore the undecided frames that the disk held at the start."""
 
     def view_ended(self) -> None:
-        """End the view. From now on only the log on the disk counts."""
+        """End the view, and drop the frames that are not on the disk."""
 
     def log_replaced(self) -> None:
-        """Continue after a snapshot replaced the log; everything in it is decided."""
+        """Use the state of the snapshot that replaced the log, all of which is decided."""
 
     def installed(self) -> None:
-        """Begin the installed view."""
+        """Reset the state of each layer for the installed view."""
 
     def primary(self) -> None:
         """Begin to order new messages, because the VIEW frame is decided."""
 
     def leads(self, sender: int) -> bool:
-        """True if this member hears no coordinator but `sender`."""
+        """True if this member receives heartbeats of no other coordinator than `sender`."""
 
 
 class Flush:
     """Takes this member through view changes, and serves its log to other gateways.
 
     Attributes:
-        adoption: fetches frames from other gateways.
+        adoption: makes this member's log equal to the chosen log.
         server: serves frames to other gateways.
         candidate: proposes views, and leads the attempt that this member began.
-        learner: catches up outside of views.
-        snapshot_install: installs a snapshot where the source has trimmed the missing frames.
+        learner: copies decided frames while this member is in no view.
+        snapshot_install: installs a snapshot if the source has trimmed the missing frames.
         log_repair: repairs decided frames that the disk lost.
-        hard_state: the last hard state given to the disk.
+        hard_state: the last hard state that was given to the disk, durable or not.
         token: token of the Persist that writes `hard_state`; 0 when it is durable.
         watermark: the last position that is durably known as decided.
     """
@@ -91,12 +91,12 @@ class Flush:
 
     @property
     def phase(self) -> Phase:
-        """Phase of this member."""
+        """Current phase of this member in a view change."""
         return self.machine.state
 
     @property
     def attempt(self) -> int:
-        """View that this member proposes; 0 if it proposes none."""
+        """Id of the view that this member proposes; 0 if it proposes none."""
         return self.candidate.attempt.view if self.candidate.attempt is not None else 0
 
     @property
@@ -111,21 +111,21 @@ class Flush:
 
     @property
     def ready(self) -> bool:
-        """True if this member is outside the view that decides, and holds all decided frames."""
+        """True if this member is in no view but holds all decided frames, so that a view can add it without waiting."""
         return self.learner.ready
 
     def campaign(self, members: tuple[int, ...], forced: bool = False) -> None:
-        """Propose a view of these members. With `forced` they are all that remains of the roster."""
+        """Propose a view of these members. `forced` means that no other voter of the roster remains."""
         self.candidate.campaign(members, forced)
 
     def catch_up(self) -> None:
-        """Run one heartbeat of a member that is in no view."""
+        """Run one heartbeat of a member that is in no view: copy decided frames from another gateway."""
         self.learner.beat()
 
     def on_started(self, event: Started) -> None:
-        """Begin with the content of the disk."""
+        """Begin with the content of the disk. Halt if this disk may not continue its log."""
         recovered = event.recovered
-        self._view_state.durable(recovered.scalars)  # the hard state was read from the disk, so it is durable
+        self._view_state.durable(recovered.scalars)
         self.hard_state = recovered.scalars
         self._layers.restore(recovered.tail)
         self.adoption.damage = recovered.damage
@@ -140,17 +140,18 @@ class Flush:
             self.machine.on(Step.STARTED)
 
     def _unfit(self, recovered: Recovered) -> str:
-        """Return the reason why this gateway may not begin; empty if it may."""
+        """Return the reason why this gateway may not continue the log on its disk; empty if it may."""
         identity, rosters = self._identity, self._peers.rosters
         if rosters.blank:
             invariant(self._window.end == 0, "the log does not begin with a ROSTER frame")
             return ""
         voters = [voter for voter in rosters.named.values() if voter.voting]
         mine = rosters.named.get(self._view_state.me)
-        # A gateway that is configured without peers must not continue the log of a group.
+        # A gateway that was configured without peers by mistake would otherwise decide alone on a group's log.
         if len(identity.members) == 1 and not self._view_state.me:
             names = ", ".join(sorted(voter.name for voter in voters))
             return f"the log belongs to the group of {names}; {identity.gateway!r} alone may not continue it"
+        # With a different disk, the only voter of the group would decide without the records on its old disk.
         if len(voters) == 1 and mine == voters[0] and mine.incarnation != identity.incarnation:
             return (
                 f"the log's voter {identity.gateway!r} had another disk (incarnation {mine.incarnation.hex()}, "
@@ -161,33 +162,36 @@ class Flush:
     # Hard state
 
     def persist(self, hard_state: HardState) -> None:
-        """Write the hard state. `on_persisted` adopts the last hard state that was written."""
+        """Write the hard state. Promises and acceptances take effect in `on_persisted`, when they are durable."""
         self.hard_state = hard_state
         self.token = self._outbox.persist((), hard_state)
         self._written_frontier = self._step_frontier
 
     def persist_frontier(self) -> None:
-        """Write the frontier durably, because other members rely on this knowledge (protocol/membership, M24)."""
-        # If a write is in progress, a later heartbeat writes the newer frontier.
+        """Write the frontier durably. Roster changes rely on a frontier that survives a crash (protocol/membership, M24)."""
+        # While another write is in progress, the write of the frontier is left to a later heartbeat.
         if self._written_frontier < self._step_frontier and not self.token:
             self.persist(self.hard_state)
 
     def end_of_step(self) -> None:
-        """Note the delivered frontier: later writes of hard state include it."""
+        """Store the frontier that this step delivered, which later writes of hard state include."""
         self._step_frontier = self._window.frontier
 
     def on_persisted(self, event: Persisted) -> None:
-        """Handle the completion of a hard-state write, and continue the view change."""
+        """Handle the completion of all writes up to the token: if the hard state is durable, take the next step of the view
+        change.
+        """
         self.snapshot_install.persisted(event.token)
         self.learner.durable()
         self.adoption.durable()
+        # The completed write may be an earlier one, so the last hard state is not durable yet.
         if not self.token or event.token < self.token:
             return
         self.token = 0
-        # Hard state counts only once it is durable: promises and acceptances take effect here.
+        # After a crash, a promise that was not durable would be forgotten, so promises and acceptances take effect only now.
         self._view_state.durable(self.hard_state)
         self.watermark = max(self.watermark, self._written_frontier)
-        # A candidate and a member write the same hard state. Only a candidate has an attempt.
+        # The candidate and the other members write the same hard state, but only the candidate has an attempt.
         if self.phase is Phase.PROMISING:
             if self.candidate.attempt is not None:
                 self.machine.on(Step.PROMISED_OWN)
@@ -205,7 +209,7 @@ class Flush:
     # Ending a view
 
     def end_view(self) -> None:
-        """End the installed view. From now on its messages are neither sent nor accepted (protocol/flush, F3)."""
+        """End the installed view, so that this member neither sends nor accepts messages of that view (protocol/flush, F3)."""
         if self._view_state.view:
             self._view_state.end_view()
             self._outbox.installed()
@@ -214,7 +218,7 @@ class Flush:
         self._layers.view_ended()
 
     def lost(self) -> None:
-        """Abandon the view. This member is then in no view and in no attempt."""
+        """Abandon the view, so that this member is in no view and in no attempt."""
         self.candidate.attempt = None
         self._install = None
         self.end_view()
@@ -223,6 +227,7 @@ class Flush:
     def state(self) -> State:
         """Return the state of this member's durable log."""
         window, damage = self._window, self.adoption.damage
+        # A STATE with frames that a crash can take back could make a candidate choose a log that does not exist.
         invariant(window.mark(CommitStage.DURABLE) == window.end, "the reported log is not durable")
         return State(
             view=self._view_state.promised,
@@ -238,7 +243,7 @@ class Flush:
     # As a member
 
     def on_propose(self, sender: int, message: Propose) -> None:
-        """Handle a proposal of a view."""
+        """Handle a proposal of a view: promise the view, or refuse it with a reason."""
         view_state, peers = self._view_state, self._peers
         peers.refresh()
         if not self._may_propose(sender) or view_state.me not in message.members or coordinator_of(message.view) != sender:
@@ -246,18 +251,20 @@ class Flush:
                 message, sender, f"view {view_text(message.view)} must be proposed by its coordinator, to its members"
             )
             return
-        # A repeated proposal means that STATE was lost.
+        # A proposal that arrives again means that the candidate has not received STATE, so STATE is sent again.
         if message.view == view_state.promised and self.phase is Phase.PROMISED:
             self._outbox.send(sender, self.state())
         elif message.view == self.hard_state.promised:
-            return  # the promise of this view is being written, or is durable
+            return  # the promise is still being written, or this member has already answered the candidate
         elif message.view < self.hard_state.promised:
             self._reject(sender, message.view, "a higher view is promised")
-        # A member that hears its coordinator refuses other proposals (membership, M9).
+        # A candidate that lost its own connections must not end a view that works for the others (membership, M9).
         elif not self._layers.leads(sender):
             self._reject(sender, message.view, "a coordinator is heard")
+        # A connected majority continues by itself, and forcing a roster would lose its later records.
         elif message.forced and peers.hears_majority():
             self._reject(sender, message.view, "a majority of the roster is heard here: a forced roster is not allowed")
+        # A gateway of a later roster may have voted for records that a forced roster without it would lose.
         elif message.forced and peers.later().difference(message.members):
             reason = "a gateway is heard here that a later roster names: a forced roster without it is not allowed"
             self._reject(sender, message.view, reason)
@@ -265,16 +272,16 @@ class Flush:
             self.candidate.attempt = None
             self._install = None
             self.end_view()
-            # The old view ends before the promise is durable (flush, F3).
+            # From here on, no vote of the old view can leave while the promise is being written (flush, F3).
             self.machine.on(Step.PROPOSED)
             self.persist(msgspec.structs.replace(self.hard_state, promised=message.view))
 
     def _may_propose(self, sender: int) -> bool:
         """True if the gateway may propose a view to this member.
 
-        It may if this log has no roster, or if a roster in this log counts it as a voter. It also may if it holds the same log and
-        knows every forced roster, because later rosters of that log may count it. The candidate decides which members count, so a
-        promise to any candidate does no harm.
+        A proposal is accepted if this log has no roster, or if a roster in this log counts the sender as a voter. A sender with the
+        same log that knows every forced roster may also propose, because a later roster of that log may name the sender. A promise
+        to a wrong candidate does no harm, because the candidate itself counts the majority by the rosters of the adopted log.
         """
         peers, peer = self._peers, self._peers.get(sender)
         named = peers.rosters.blank or peers.rosters.votes(sender, peers.incarnation(sender))
@@ -286,13 +293,13 @@ class Flush:
         self._outbox.send(to, Reject(view, self.hard_state.promised, reason))
 
     def _send_state(self) -> None:
-        """Report the durable log to the candidate. The promise and every earlier write are durable now."""
+        """Report the log to the candidate, after the promise and every earlier write have become durable."""
         self._outbox.send(coordinator_of(self._view_state.promised), self.state())
 
     def on_install(self, sender: int, message: Install) -> None:
         """Begin to adopt the log of the promised view."""
         view_state = self._view_state
-        # Only the candidate of the promised view may install a log here.
+        # Only the candidate of the promised view may change this member's log.
         if (
             message.view != view_state.promised
             or message.view != self.hard_state.promised
@@ -301,14 +308,15 @@ class Flush:
             if message.view < self.hard_state.promised:
                 self._reject(sender, message.view, "a higher view is promised")
             return
+        # INSTALL without this gateway ends its wait, so that it can catch up as a learner.
         if view_state.me not in message.members:
             if self.phase is Phase.PROMISED:
                 self.lost()
-        # A repeated INSTALL means that this member's answer was lost.
+        # An INSTALL that arrives again means that the candidate has not received the answer, so the answer is sent again.
         elif view_state.accepted == message.view:
             self._outbox.send(sender, Installed(message.view))
         elif message.end < self._window.frontier:
-            # every chosen log holds all decided frames, so this log must not cause a truncation
+            # a correct choice holds all decided frames, so an INSTALL that would truncate one is dropped
             reason = f"its log ends at {message.end}, but {self._window.frontier} is decided here"
             self._outbox.drop(message, sender, reason)
         elif self.phase is Phase.PROMISED:
@@ -318,15 +326,15 @@ class Flush:
             self._adopted()
 
     def on_fetch(self, sender: int, message: Fetch) -> None:
-        """Serve frames of this member's log."""
-        # A member that fetches makes progress, so it does not count as silent.
+        """Serve frames of this member's log to another gateway."""
+        # A large log takes long to fetch, so each Fetch counts as progress of that member.
         if self.candidate.attempt is not None and message.view == self.attempt:
             self.candidate.attempt.note_progress(sender)
         self.server.on_fetch(sender, message)
 
     def on_fetched(self, sender: int, message: Fetched) -> None:
-        """Handle frames of the log to adopt, or of a range that the disk lost."""
-        # Learners and repairs both fetch with view 0. The repair recognises the range that it requested.
+        """Pass fetched frames to the repair, the learner or the adoption of a log, whichever requested them."""
+        # Learners and repairs both fetch with view 0, so the repair is asked first whether it requested this range.
         if self.log_repair.on_fetched(sender, message):
             return
         if not message.view:
@@ -336,7 +344,7 @@ class Flush:
             self._continue_adoption()
 
     def on_snapshot(self, sender: int, message: FetchedSnapshot) -> None:
-        """Handle a chunk of the snapshot with which the log to adopt begins."""
+        """Pass a chunk of a snapshot to the learner or the adoption of a log, whichever requested it."""
         if not message.view:
             if self.phase is Phase.SEARCHING:
                 self.learner.on_snapshot(sender, message)
@@ -344,14 +352,14 @@ class Flush:
             self._continue_adoption()
 
     def _on_known(self, position: int) -> None:
-        """Note that the log holds all frames up to the position, all of them decided."""
+        """Continue after the position, because the log already holds all frames of the snapshot."""
         if self.phase is Phase.ADOPTING:
             self.adoption.known(position)
         else:
             self.learner.known(position)
 
     def _on_log_replaced(self) -> None:
-        """Continue after a snapshot replaced the log."""
+        """Continue to copy the frames after the snapshot that replaced the log."""
         self.watermark = self._step_frontier = self._written_frontier = self._window.frontier
         self._layers.log_replaced()
         self.adoption.log_replaced()
@@ -361,7 +369,7 @@ class Flush:
             self.learner.log_replaced()
 
     def _continue_adoption(self) -> None:
-        """Continue to adopt a log that has grown."""
+        """Check whether the adoption is complete, in the role that this member has."""
         if self.candidate.attempt is not None:
             self.candidate.on_adopted()
         else:
@@ -370,7 +378,7 @@ class Flush:
     def _adopted(self) -> None:
         done = self.adoption.done()
         if done is False:
-            self.lost()  # the source lacks frames that the candidate announced, so a new attempt is needed
+            self.lost()  # this log cannot become equal to the announced log, so another attempt is needed
         elif done and not self._is_member():
             self.lost()
         elif done:
@@ -378,20 +386,21 @@ class Flush:
             self.accept()
 
     def _is_member(self) -> bool:
-        """True if the adopted log gives this gateway the number of a member. A gateway with a blank disk takes its number from its
-        configuration. In the log, that number may belong to another gateway.
+        """True if the adopted log assigns this gateway the number of a member.
+
+        A gateway with a blank disk knows only its configured number, which the log may have assigned to another gateway.
         """
         self._peers.refresh()
         return self._install is not None and self._view_state.me in self._install.members
 
     def accept(self) -> None:
-        """Accept the promised view. All frames of the adopted log were given to the disk before this write."""
+        """Accept the promised view. The disk writes the acceptance after all frames of the adopted log."""
         self.persist(msgspec.structs.replace(self.hard_state, accepted=self.hard_state.promised))
 
     def _accepted(self) -> None:
-        """Install the durably accepted view, so that its ORDER and CONFIRM count."""
+        """Install the durably accepted view, so that this member handles its ORDER and CONFIRM messages."""
         install = self._install
-        # A newer proposal may have arrived while the disk was writing.
+        # A newer proposal may have arrived while the disk was writing the acceptance.
         if install is None or install.view != self._view_state.accepted:
             return
         self.machine.on(Step.ACCEPTED)
@@ -399,17 +408,17 @@ class Flush:
         self._outbox.send(self._view_state.coordinator, Installed(install.view))
 
     def install(self, members: tuple[int, ...]) -> None:
-        """Begin the accepted view."""
-        self._peers.refresh()  # the log of this view may name this gateway
+        """Install the accepted view with these members."""
+        self._peers.refresh()  # the adopted log may contain a new roster
         view_state = self._view_state
         view_state.install(view_state.accepted, members, coordinator_of(view_state.accepted))
         self._layers.installed()
         self._outbox.installed()
 
     def decided(self, run: tuple[Frame, ...]) -> None:
-        """Handle a decided run. The view is primary when its VIEW frame is in it."""
+        """Handle a decided run. A view accepts new messages from the decision of its VIEW frame on."""
         view_state = self._view_state
-        # The decision of the VIEW frame decides everything before it (flush, F12).
+        # When the VIEW frame is decided, all frames of earlier views are decided too (flush, F12).
         if self.phase is Phase.INSTALLING and any(frame.kind == Kind.VIEW and frame.view == view_state.view for frame in run):
             self.machine.on(Step.DECIDED)
             view_state.primary, view_state.pausing = True, False
@@ -419,16 +428,17 @@ class Flush:
     # Time, and the end
 
     def beat(self) -> None:
-        """Run one heartbeat."""
+        """Run one heartbeat: repeat requests, and abandon a view change that makes no progress."""
         self.adoption.beat()
         self.log_repair.beat()
+        # The candidate measures its own attempt, so this limit is for other members only.
         if not self.attempt and self.adoption.silent > self._period + 4 * self._peers.round_beats():
-            self.lost()  # the source of the frames is silent or is in another view
+            self.lost()  # the source of the frames is silent or has promised another view
         if self.candidate.attempt is not None:
             self.candidate.beat()
 
     def stop(self) -> None:
-        """Stop, because nothing is in progress."""
+        """Stop in order, because no frame and no request is in progress."""
         self.machine.on(Step.STOP)
         self._view_state.active = False
         self._view_state.closed = ("leaving", f"gateway {self._identity.gateway!r} has stopped")
@@ -436,6 +446,7 @@ class Flush:
 
     def on_failed(self, reason: str) -> None:
         """Halt after a failed write. No further vote is sent."""
+        # The disk thread may report further failures after the first one.
         if self.phase in (Phase.STOPPED, Phase.HALTED):
             return
         view = view_text(self._view_state.view)
@@ -443,13 +454,13 @@ class Flush:
         self._halt(f"the disk of gateway {self._identity.gateway!r} failed: {reason}; view {view} ends here")
 
     def halt_inconsistent(self, reason: str) -> None:
-        """Halt, because this member's log contradicts another member's log."""
+        """Halt, because another member's log holds a decided frame that contradicts this log."""
         if self.phase not in (Phase.STOPPED, Phase.HALTED):
             self.machine.on(Step.FAILED)
             self._halt(f"{reason}; what is decided here can still be read")
 
     def halt_removed(self, reason: str) -> None:
-        """Halt, because a forced roster excludes this member. Its log must not be served as the group's log any longer."""
+        """Halt, because a forced roster excludes this member, whose log may then differ from the group's log."""
         if self.phase not in (Phase.STOPPED, Phase.HALTED):
             self.machine.on(Step.FAILED)
             self._halt(reason, out=True)

@@ -1,7 +1,7 @@
-"""Catching up outside the view that decides, so that a view can add this gateway without waiting (protocol/flush, F15).
+"""Catching up while this gateway is in no view, so that a view can add it without waiting (protocol/flush, F15).
 
-A learner copies only decided frames, and only from a view above its accepted view. The learner's frontier moves only to a position
-where a decision may stop, once everything up to it is durable here. The learner's accepted view does not change.
+A learner copies only decided frames, and only from a view above its accepted view. The learner moves its frontier only over durable
+frames, and never between a batch and its ABORT. Catching up does not change the learner's accepted view.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from tutti_gateway.core.view.peers import Peers
 
 
 class Learner:
-    """Copies decided frames from the nearest member, in chunks.
+    """Copies decided frames from the nearest member of a view, in chunks.
 
     Attributes:
         ready: True if this gateway recently held all frames that its source reported as decided.
@@ -37,16 +37,16 @@ class Learner:
         self._next = 0
         self._silent = 0
         self._unable: set[int] = set()  # sources that did not send the next frames
-        self._stop = 0  # the last position of the copied frames that is decided
+        self._stop = 0  # last copied position to which the frontier may move, according to the source
         self._ready = 0
 
     @property
     def ready(self) -> bool:
-        """True if this gateway keeps up."""
+        """True if this gateway has recently held all decided frames of its source."""
         return self._ready > 0
 
     def stop(self) -> None:
-        """Stop copying, because this gateway is in a view or about to enter one."""
+        """Stop copying, because this gateway is in a view or about to join one."""
         self._source = self._ready = 0
         self._snapshot.stop()
 
@@ -54,7 +54,7 @@ class Learner:
         """Run one heartbeat in no view: choose a source, or repeat a request."""
         self._ready = max(self._ready - 1, 0)
         if self._snapshot.replacing:
-            return  # the disk replaces the log with a snapshot, and until then the log must not change otherwise
+            return  # while the disk replaces the log with a snapshot, nothing else may change the log
         patience = limits.RESEND_HEARTBEATS + 2 * self._peers.round_beats()
         if self._source and self._silent < patience and self._peers.fresh(self._source):
             self._silent += 1
@@ -68,20 +68,20 @@ class Learner:
         self._choose_source()
 
     def _choose_source(self) -> None:
-        """Begin with the nearest gateway that is in a view which decides."""
+        """Choose the nearest member of an active view as the source, and request the next frames."""
         view_state = self._view_state
         sources = [
             (self._peers.distance_us(peer.number), peer.number)
             for peer in self._peers
             if peer.beat is not None
             and self._peers.fresh(peer.number)
-            # A gateway that hears no coordinator may be in a view that has ended.
+            # A gateway that receives no heartbeats of a coordinator may be in a view that has ended.
             and not peer.beat.misses
-            # A learner copies only from views above its accepted one (flush, F15).
+            # A source in the accepted view or below may hold undecided frames that a later view has replaced (flush, F15).
             and peer.beat.view > view_state.accepted
             and peer.beat.frontier >= self._window.frontier
         ]
-        # A source that sent nothing is asked again only after all other sources.
+        # A source that did not answer gets the next request only after all other sources have failed.
         able = [source for source in sources if source[1] not in self._unable]
         if sources and not able:
             self._unable.clear()  # ask all sources once more
@@ -96,17 +96,17 @@ class Learner:
         self._adoption.send_fetch(self._source, Fetch(0, self._next, limits.POSITION_MAX))
 
     def on_fetched(self, sender: int, message: Fetched) -> None:
-        """Handle decided frames, or an empty answer if there are no others."""
+        """Append decided frames and request the next ones. An empty answer means that the source has no later decided frame."""
         if sender != self._source or message.first != self._next or message.source <= self._view_state.accepted:
             return
         if self._snapshot.busy:
             return
-        # The source cannot read the frames.
+        # An empty answer with stop 0 means that the source cannot read the frames, so another source is needed.
         if not message.frames and not message.stop:
             self._unable.add(sender)
             self._source = 0
             return
-        # An answer without frames but with a stop means that no later frame is decided at the source.
+        # An empty answer with a stop means that this gateway already holds all frames that the source has decided.
         if not message.frames:
             self._unable.clear()
             self._ready = limits.READY_HEARTBEATS
@@ -115,7 +115,7 @@ class Learner:
         last = message.frames[-1].position
         following = self._adoption.append(sender, message, self._next, last)
         if following == self._next or not self._view_state.active:
-            return  # the next heartbeat repeats the request, perhaps to another source
+            return  # after a silence, the heartbeat chooses a source again
         self._unable.clear()
         self._next = following
         self._stop = max(self._stop, min(message.stop, self._next - 1))
@@ -126,7 +126,7 @@ class Learner:
         self.durable()
 
     def on_snapshot(self, sender: int, message: FetchedSnapshot) -> None:
-        """Handle a chunk of the snapshot with which the source's log begins, after the requested position."""
+        """Handle a chunk of a snapshot, which the source sends if it has trimmed the requested frames."""
         if sender != self._source or message.source <= self._view_state.accepted:
             return
         if not self._snapshot.busy and message.position < self._next:
@@ -137,12 +137,12 @@ class Learner:
             self._source = 0
 
     def known(self, position: int) -> None:
-        """Continue after the position. The log holds all frames up to it, all of them decided."""
+        """Continue after the position, up to which the log holds all frames and all are decided."""
         self._continue(position + 1, self._window.reach(position))
         self.durable()
 
     def log_replaced(self) -> None:
-        """Continue after a snapshot replaced the log."""
+        """Continue with the frames after the snapshot that replaced the log."""
         self._continue(self._window.end + 1, self._window.frontier)
 
     def _continue(self, following: int, stop: int) -> None:
@@ -152,9 +152,9 @@ class Learner:
             self._request_next()
 
     def durable(self) -> None:
-        """Move the frontier if further frames are durable."""
+        """Move the frontier to the stop of the source, if all frames up to there are durable."""
         window = self._window
         stop = min(self._stop, window.end)
-        # A decision never stops between a batch and its ABORT (atomic, A13).
+        # If the frontier stopped between a batch and its ABORT, readers would see a batch that is void (atomic, A13).
         if self._source and window.frontier < stop <= window.mark(CommitStage.DURABLE) and window.reach(stop) == stop:
             self._decide(stop)

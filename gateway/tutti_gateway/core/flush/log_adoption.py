@@ -1,6 +1,6 @@
-"""Adoption of another member's log. Frames are fetched and compared, and this member's log is truncated only where it differs.
+"""Adoption of another member's log: fetch its frames, compare them, and truncate this member's log only where the two differ.
 
-Candidates, members and learners use it (protocol/flush, F7, F9 and F15).
+Candidates, members and learners use this module (protocol/flush, F7, F9 and F15).
 """
 
 from __future__ import annotations
@@ -25,13 +25,15 @@ class Log(Protocol):
     """Changes to the log of this member."""
 
     def truncate(self, to: int) -> None:
-        """Truncate the log after a position, in every layer and on the disk."""
+        """Truncate the log after position `to`, in every layer and on the disk."""
 
     def advance_frontier(self, up_to: int) -> None:
-        """Advance the frontier: all frames up to the position are decided elsewhere and durable here."""
+        """Advance the frontier to `up_to`. A view has decided these frames, and they are durable on this member."""
 
     def append_adopted(self, frames: Sequence[Frame]) -> tuple[int, str]:
-        """Append and write frames that continue the log. Return how many were appended, and why the next one was not."""
+        """Append and write frames that continue the log. Return the number of appended frames, and why the next one was
+        rejected.
+        """
 
     def halt_inconsistent(self, reason: str) -> None:
         """Halt, because frames of other members cannot follow this member's log."""
@@ -42,8 +44,8 @@ class WantedLog:
 
     Attributes:
         next: the next position to fetch.
-        requested: the last requested position.
-        peer: the gateway that was asked last.
+        requested: first position of the last request, 0 if the request was answered.
+        peer: the gateway that received the last request.
         silent: number of heartbeats since the last answer.
         unable: gateways that could not send the next frames.
         stop: position up to which a source reported its frames as decided.
@@ -65,7 +67,7 @@ class LogAdoption:
     """Adopts one log at a time.
 
     Attributes:
-        damage: the corrupt end of this member's log, until it is replaced.
+        damage: the corrupt end of this member's log; None if the log is intact or the corrupt frames were overwritten.
     """
 
     def __init__(self, context: Context, log: Log, peers: Peers, snapshot: SnapshotInstall) -> None:
@@ -81,33 +83,33 @@ class LogAdoption:
         self._requested_since = False
 
     def extent(self) -> Extent:
-        """Return the extent of this member's log, without a corrupt end."""
+        """Return the extent of the readable part of this member's log."""
         window = self._window
         return Extent(window.base, tuple(window.runs), window.end)
 
     def begin(self, view: int, source: int, theirs: Extent, chain: int | None) -> None:
-        """Begin to adopt a log. `done` returns True when the whole log is here."""
+        """Begin to adopt the log of `source` with the extent `theirs`. `chain` is the chain value at its end, if known."""
         window = self._window
         equal: Common = common(self.extent(), theirs, window.frontier)
         if chain is not None and window.frontier <= theirs.end <= window.end and window.chain_at(theirs.end) == chain:
-            equal = Common(theirs.end, True)  # a chain value identifies a whole log, including the part before the tables
-        # The log is truncated only at the first difference (flush, F9).
+            equal = Common(theirs.end, True)  # equal chain values prove that the whole logs are equal, even before the tables
+        # If the tables do not show the first difference, the fetched frames must show it before anything is truncated (flush, F9).
         if equal.known and self.damage is None and window.end > equal.position:
             self._log.truncate(equal.position)
         self._wanted = WantedLog(view, source, theirs.end, chain, equal.position + 1)
         self.request_next()
 
     def stop(self) -> None:
-        """Stop the adoption."""
+        """Stop the adoption, and drop the chunks of a snapshot that is arriving."""
         self._wanted = None
         self._snapshot.stop()
 
     def request_next(self) -> None:
-        """Request the next frames, unless a request is open or the window is full until further frames are decided here."""
+        """Request the next frames, unless a request is open or the window is full."""
         wanted = self._wanted
         if wanted is None or wanted.next > wanted.end or wanted.requested == wanted.next or self._snapshot.busy:
             return
-        # If the window is full, frames must be decided first. Otherwise a long catch-up would exceed the memory budget.
+        # Undecided frames stay in memory, so with a full window a long catch-up would exceed the memory budget.
         if wanted.source != self._view_state.me and not self._has_space(0):
             return
         if wanted.source == self._view_state.me:
@@ -118,7 +120,7 @@ class LogAdoption:
         self._send_request(wanted)
 
     def _send_request(self, wanted: WantedLog) -> None:
-        """Send the request. If the source cannot read the frames, ask other gateways for them, as far as they are decided."""
+        """Send the request. If the source cannot read the frames, request the decided ones from another gateway."""
         last = wanted.end
         wanted.peer = wanted.source
         if wanted.source in wanted.unable:
@@ -127,25 +129,27 @@ class LogAdoption:
                 for peer in self._peers
                 if peer.beat is not None and self._peers.fresh(peer.number)
             ]
-            # Only decided frames are the same at every gateway.
+            # Another gateway may hold different undecided frames, so only its decided frames can replace those of the source.
             able = [(number, frontier) for number, frontier in others if frontier >= wanted.next and number not in wanted.unable]
-            if not able:  # no source is left, so the wait counts as over and the view is abandoned
+            if not able:  # no source is left, so the silence is set to its maximum, and the next heartbeat abandons the view
                 wanted.silent = limits.BOOT_HEARTBEATS_MAX
                 return
+            # Decided frames are equal everywhere, so any gateway that has them can be the source.
             wanted.peer, frontier = min(able)
             last = min(last, frontier)
         self.send_fetch(wanted.peer, Fetch(wanted.view, wanted.next, last))
 
     def on_fetched(self, sender: int, message: Fetched) -> bool:
-        """Handle fetched frames. Return True if they answer the current request."""
+        """Append fetched frames, and request the next ones. Return True if the frames answer the current request."""
         wanted = self._wanted
+        # A late answer to an earlier request would append frames twice.
         if wanted is None or sender != wanted.peer or message.view != wanted.view or message.first != wanted.next:
             return False
         if self._snapshot.busy:
             return False
         before = wanted.next
         wanted.next = self.append(sender, message, wanted.next, wanted.end)
-        # These frames may have caused this member to halt.
+        # `append` halts this member if a fetched frame contradicts the decided log.
         if not self._view_state.active:
             return False
         wanted.stop = max(wanted.stop, min(message.stop, wanted.next - 1))
@@ -159,14 +163,17 @@ class LogAdoption:
         return True
 
     def on_snapshot(self, sender: int, message: FetchedSnapshot) -> bool:
-        """Handle a chunk of a snapshot. Return True if it answers the current request for trimmed frames."""
+        """Handle a chunk of a snapshot. Return True if the chunk answers the current request, whose frames the source has
+        trimmed.
+        """
         wanted, damage = self._wanted, self.damage
         if wanted is None or sender != wanted.peer or message.view != wanted.view:
             return False
+        # A snapshot that ends before the next wanted frame brings nothing new, so it is a late answer.
         if not self._snapshot.busy and message.position < wanted.next:
             return False
         wanted.silent = 0
-        # A corrupt end beyond the snapshot was reported as present. Its vote mark must stay until those frames are here again.
+        # STATE reported the corrupt end as present, so a snapshot that ends within the corrupt range must not delete its vote mark.
         reaches = damage is not None and damage.last > message.position
         if reaches or not self._snapshot.on_chunk(sender, message, wanted.end):
             self._snapshot.stop()
@@ -175,7 +182,7 @@ class LogAdoption:
         return True
 
     def known(self, position: int) -> None:
-        """Continue after the position. Up to there the log equals the wanted log and is decided."""
+        """Continue after the position, up to which this log equals the wanted log and is decided."""
         wanted = self._wanted
         if wanted is not None:
             wanted.next, wanted.requested = max(wanted.next, position + 1), 0
@@ -185,7 +192,7 @@ class LogAdoption:
             self.request_next()
 
     def log_replaced(self) -> None:
-        """Continue after a snapshot replaced the log."""
+        """Continue with the frames after the snapshot that replaced the log."""
         self.damage = None
         wanted = self._wanted
         if wanted is not None:
@@ -194,19 +201,19 @@ class LogAdoption:
             self.request_next()
 
     def durable(self) -> None:
-        """Decide the durable frames that the source has decided. Otherwise a log that lags far would fill its window."""
+        """Decide the durable frames that the source has decided, so that a log that lags far does not fill its window."""
         wanted, window = self._wanted, self._window
         if wanted is None or not window.frontier < wanted.stop <= window.mark(CommitStage.DURABLE):
             return
+        # The ABORT of the last batch may not have arrived yet, and the frontier must not stop before it.
         if window.reach(wanted.stop) == wanted.stop:
             self._log.advance_frontier(wanted.stop)
             self.request_next()
 
     def append(self, sender: int, message: Fetched, first: int, last: int) -> int:
-        """Append frames that start at `first`, as far as they continue the log and fit into the window. Return the next wanted
-        position.
+        """Append the frames from position `first` that continue the log and fit into the window. Return the next wanted position.
 
-        A frame that the log holds already changes nothing. At the first different frame the log is truncated.
+        A frame that the log already holds changes nothing. The log is truncated before the first frame that differs.
         """
         window = self._window
         following: list[Frame] = []
@@ -220,19 +227,20 @@ class LogAdoption:
                     continue
                 if not payload_intact(frame) or not chained(frame, window.chain_at(first - 1)):
                     break  # an invalid frame must not cause a truncation
-                # A corrupt end is overwritten, not truncated first. The vote mark must name it until all its frames are readable
-                # again.
+                # The log differs before its corrupt end, so the corrupt frames were undecided and need no vote mark.
                 self._log.truncate(first - 1)
-                self.damage = None  # the corrupt end lies after an undecided frame
+                self.damage = None
                 end, chain = window.end, window.chain
             if first != end + 1 or not payload_intact(frame) or not self._has_space(len(following)):
                 break
             if not chained(frame, chain):
-                if end == window.frontier:  # otherwise the undecided end belongs to a different view
+                # After an undecided frame, a broken chain proves nothing, because that frame may belong to another view.
+                if end == window.frontier:
                     self._on_contradiction(sender, message, frame, "it does not continue the decided log here")
                 break
             following.append(frame)
             end, chain, first = first, frame.header_crc, first + 1
+        # One call for all frames lets them share a write.
         if following:
             appended, wrong = self._log.append_adopted(following)
             if wrong:
@@ -244,6 +252,7 @@ class LogAdoption:
 
     def _has_space(self, more: int) -> bool:
         window = self._window
+        # A fetched log may exceed the coordinator's limit, because the coordinator counts from its own, higher frontier.
         frames_max = common_limits.UNDECIDED_FRAMES_MAX + limits.WINDOW_MORE_FRAMES
         return (
             len(window.frames) + more < frames_max
@@ -251,13 +260,13 @@ class LogAdoption:
         )
 
     def _on_contradiction(self, sender: int, message: Fetched, frame: Frame, wrong: str) -> None:
-        """Handle a frame whose chain continues the log but which cannot follow it.
+        """Handle a frame of another member that contradicts this member's decided log, or that is invalid.
 
-        One message, or copies of it, prove nothing and are dropped. The same frame in answer to a later request proves that a
-        member has accepted an invalid frame. This member then cannot continue, and halts so that the others can.
+        A single message may be corrupt, so it is dropped. If a later request gets the same frame, the source really holds an
+        invalid frame. This member then halts, so that the other members can continue without it.
         """
         self._outbox.drop(message, sender, wrong)
-        # Only an answer to a later request proves that the source still holds the frame.
+        # A duplicate of the first answer proves nothing, so the frame must arrive again after another request.
         if self._refused == (frame.position, frame.header_crc) and self._requested_since:
             self._log.halt_inconsistent(
                 f"{self._window.state.gateway_text(sender)} holds a frame that cannot follow this log: {wrong}"
@@ -265,25 +274,26 @@ class LogAdoption:
         self._refused, self._requested_since = (frame.position, frame.header_crc), False
 
     def send_fetch(self, to: int, fetch: Fetch) -> None:
-        """Request frames."""
+        """Send a Fetch, and record that a request followed the last contradiction."""
         self._requested_since = True
         self._outbox.send(to, fetch)
 
     def done(self) -> bool | None:
-        """Return True when the log equals the wanted log (not yet durably), False if it cannot become equal, None until either is
-        known.
+        """Return True if the log equals the wanted log (not yet durably), False if it cannot become equal, None before the
+        result.
         """
         wanted, window = self._wanted, self._window
         if wanted is None or wanted.next <= wanted.end:
             return None
         self._wanted = None
-        # If the tables showed no difference, a log that is longer than the wanted one is truncated only now.
+        # `begin` does not truncate if the tables hide the first difference, so this log may still be longer than the wanted log.
         if self.damage is not None or window.end > wanted.end:
             self.end_overwritten(wanted.end)
+        # Equal ends are not enough: if the chain values differ, an earlier frame differs.
         return window.end == wanted.end and wanted.chain in (None, window.chain)
 
     def end_overwritten(self, end: int) -> None:
-        """Note that the corrupt end is overwritten, so that the disk can delete its record of the corruption."""
+        """Truncate after `end`, and let the disk delete its record of the corrupt range, which has been overwritten."""
         self._log.truncate(end)
         if self.damage is not None:
             self.damage = None
@@ -295,7 +305,7 @@ class LogAdoption:
         return self._wanted.silent if self._wanted is not None else 0
 
     def beat(self) -> None:
-        """Count one heartbeat, and repeat the request after a silence."""
+        """Count one heartbeat of silence, and repeat the request if no answer has arrived."""
         wanted = self._wanted
         if wanted is not None and not self._snapshot.replacing:
             wanted.silent += 1

@@ -1,7 +1,7 @@
 """Comparison of logs by their extents, without I/O or state (protocol/flush, F5).
 
-A pair (view, position) identifies one frame permanently. Because of the chain, it also identifies all earlier frames. So two logs
-are equal up to any position at which both hold a frame of the same view.
+A pair (view, position) identifies one frame permanently. Because each frame contains the checksum of its predecessor, the pair also
+identifies all earlier frames. Two logs are therefore equal up to any position at which both hold a frame of the same view.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def view_at(log: Extent, position: int) -> int:
 class Common(NamedTuple):
     """Position up to which two logs are equal.
 
-    `known` is False if the logs may be equal further, which only the frames themselves can show.
+    `known` is False if the logs may be equal beyond the position, which only a comparison of the frames can show.
     """
 
     position: int
@@ -43,8 +43,8 @@ class Common(NamedTuple):
 
 
 def common(mine: Extent, theirs: Extent, frontier: int) -> Common:
-    """Return the last position up to which both logs are known to be equal, at least the decided `frontier`."""
-    # A table that begins after the frontier may not show the first difference.
+    """Return the last position up to which both logs are known to be equal: at least `frontier`, which is decided."""
+    # A table that begins after the frontier does not describe all undecided frames, so the first difference may lie before it.
     if theirs.base > frontier or mine.base > frontier:
         return Common(frontier, False)
     last = min(mine.end, theirs.end)

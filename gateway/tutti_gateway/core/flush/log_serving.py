@@ -1,6 +1,6 @@
 """Serves this member's log to members of a view change and to learners (protocol/flush, F7 and F15).
 
-The source sends the frames that its log holds. If the frames are trimmed, the source sends the snapshot with which its log begins,
+The source sends frames from its log. If the requested frames are trimmed, the source sends the snapshot with which its log begins,
 in chunks.
 """
 
@@ -23,7 +23,7 @@ class _Reading(NamedTuple):
 
 
 class LogServer:
-    """Answers Fetch. For each requesting gateway, at most one read for a log and one read for a repair are in progress."""
+    """Answers Fetch. Each requesting gateway can have one read for a log and one read for a repair in progress."""
 
     def __init__(self, context: Context) -> None:
         self._outbox = context.outbox
@@ -34,7 +34,7 @@ class LogServer:
     def on_fetch(self, sender: int, message: Fetch) -> None:
         """Serve frames from memory or from the disk."""
         window, view_state = self._window, self._view_state
-        # A source serves a view change only while it has promised the same view (flush, F7).
+        # After a promise of a higher view, this log may change, so it must not be the source for the lower view (flush, F7).
         if not self._serves(message.view):
             if message.view:
                 self._outbox.send(sender, Reject(message.view, view_state.promised, "a higher view is promised"))
@@ -45,29 +45,30 @@ class LogServer:
                 self._outbox.send(
                     sender, Fetched(view=0, first=message.first, frames=(), source=view_state.view, stop=window.frontier)
                 )
-        # Undecided frames are in memory; decided ones are on the disk.
+        # Undecided frames are still in memory, so the answer needs no read.
         elif message.first > window.frontier:
             frames: list[Frame] = []
             size = 0
             for position in range(message.first, last + 1):
                 frame = window.at(position)
+                # Frames beyond the limit of one answer are left to the next request.
                 size += frame.size
                 if frames and (size > limits.FETCH_BYTES or len(frames) == common_limits.FRAMES_A_MESSAGE_MAX):
                     break
                 frames.append(frame)
             self._outbox.send(sender, Fetched(view=message.view, first=message.first, frames=tuple(frames)))
         else:
-            # A later request of the same gateway replaces this one, so the number of reads is bounded.
+            # A later request of the same gateway replaces this entry, so the table cannot grow beyond two entries a gateway.
             token = self._outbox.read_log(message.first, min(last, window.frontier))
             self._reading[sender, message.last < limits.POSITION_MAX] = _Reading(token, sender, message)
 
     def _serves(self, view: int) -> bool:
-        """True if this member serves the view: its promised view, or view 0 (learners) while this member is in a view."""
+        """True if this member serves requests for `view`: its promised view, or 0 (a learner's request) while it is in a view."""
         view_state = self._view_state
         return view == view_state.promised if view else view_state.current(view_state.view)
 
     def on_log_read(self, event: LogRead) -> None:
-        """Send the frames that the disk read, or the snapshot if they are trimmed."""
+        """Send the frames that the disk read, or read the snapshot if the frames are trimmed."""
         reading = self._read(event.token)
         if reading is None or not isinstance(reading.message, Fetch):
             return
@@ -82,7 +83,7 @@ class LogServer:
             self._outbox.send(reading.to, fetched)
 
     def _read(self, token: int) -> _Reading | None:
-        """Remove and return the read with this token; None if the read is no longer wanted."""
+        """Remove and return the read with this token; None if a later request of the same gateway replaced the read."""
         found = next((one for one in self._reading.items() if one[1].token == token), None)
         if found is None:
             return None
@@ -104,10 +105,11 @@ class LogServer:
             return
         message = reading.message
         source = 0 if message.view else self._view_state.view
-        # There is no snapshot either. On the empty answer, the requesting gateway asks another source.
+        # Without a snapshot, the source sends an empty answer, so that the requesting gateway asks another source.
         if not event.size and isinstance(message, Fetch):
             self._outbox.send(reading.to, Fetched(view=message.view, first=message.first, frames=(), source=source))
             return
+        # The first chunk answers a Fetch, which does not know the position of the snapshot.
         asked = message if isinstance(message, FetchSnapshot) else FetchSnapshot(message.view, event.position, 0)
         self._outbox.send(
             reading.to,

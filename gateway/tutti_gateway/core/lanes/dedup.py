@@ -1,5 +1,6 @@
-"""Deduplication in this gateway's own lane. No batch is accepted twice or out of sequence, even if the first copy is very old
-(protocol/lanes, U22).
+"""Deduplication in this gateway's own lane.
+
+The lane accepts no batch twice or out of sequence, even if the first copy is very old (protocol/lanes, U22).
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from tutti_gateway.core.protocol.events import Lines
 
 
 class LaneAdmission(enum.Enum):
-    """Action of the origin for a batch."""
+    """What the origin does with a batch of a client."""
 
     ACCEPT = "take it"
     UNDECIDED = "it is undecided"
@@ -22,10 +23,9 @@ class LaneAdmission(enum.Enum):
 
 
 class DedupTable:
-    """Two tables, for the decided part and for the end of the lane: producer -> (epoch, highest sequence). An epoch begins with
-    sequence 1.
+    """Two tables, for the decided part and for the end of the lane: producer -> (epoch, highest sequence).
 
-    Entries do not expire. Only producers that left the log are removed, because their numbers are never used again.
+    Entries do not expire. An entry is removed only when its producer has left the log, because its number is never used again.
     """
 
     def __init__(self, state: LogState, lines: Lines) -> None:
@@ -34,15 +34,15 @@ class DedupTable:
         self._end: Lines = {}  # only producers with undecided batches
 
     def judge(self, frame: Frame) -> tuple[LaneAdmission, int]:
-        """Return the action for a batch and a detail.
+        """Return what to do with a batch, and a detail for the answer.
 
-        The detail is an epoch for FENCED, and a sequence otherwise. For EXPECTED it is the last sequence that is here.
+        For FENCED, the detail is the producer's epoch in the lane. For other actions, it is the producer's highest sequence.
         """
         epoch, decided = self._decided.get(frame.producer, (0, 0))
         last_epoch, end = self._end.get(frame.producer, (epoch, decided))
         if frame.epoch < last_epoch:
             return LaneAdmission.FENCED, last_epoch
-        # Sequences begin with 1 in each epoch (lanes, U22).
+        # Sequences begin with 1 in each epoch, so those of an earlier epoch do not count (lanes, U22).
         if frame.epoch > last_epoch:
             end = 0
         if frame.epoch > epoch:
@@ -56,26 +56,26 @@ class DedupTable:
         return LaneAdmission.EXPECTED, end
 
     def add(self, frame: Frame) -> None:
-        """Note that a batch was posted."""
+        """Add a posted batch to the table for the end of the lane."""
         self._end[frame.producer] = frame.epoch, frame.last_sequence
 
     def decide(self, frame: Frame) -> None:
-        """Note that a batch was decided."""
+        """Add a decided batch to the table for the decided part."""
         line = frame.epoch, frame.last_sequence
         self._decided[frame.producer] = line
-        # The producer has no more undecided batches.
+        # After the last undecided batch of a producer, both tables would be equal, so one entry is enough.
         if self._end.get(frame.producer) == line:
             del self._end[frame.producer]
 
     def rollback(self) -> None:
-        """Drop the undecided entries."""
+        """Drop all undecided batches from the table for the end of the lane."""
         self._end.clear()
 
     def prune(self) -> None:
-        """Remove producers that left the log, so that there are never more lines than producers in the log.
+        """Remove producers that left the log, so that the table does not grow beyond the producers in the log.
 
-        Keep producers whose numbers are not below the next number of the log. After a start with a corrupt log, this gateway may
-        hold a shorter log than before.
+        A producer with a number that this log has not assigned yet is kept: after the loss of a corrupt end, this log may be
+        shorter than the log that assigned the number.
         """
         state = self._state
         if len(self._decided) > len(state.producers):

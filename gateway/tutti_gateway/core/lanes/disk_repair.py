@@ -1,6 +1,6 @@
-"""Repair of decided lane frames that this disk lost. This includes frames of the disk's own lane (see `core.disk_repair`).
+"""Repair of decided lane frames that this disk lost, including frames of this gateway's own lane (see `core.disk_repair`).
 
-Any connected gateway at which the frames are decided can be the source. The origin has no special role.
+Any connected gateway at which the frames are decided can be the source, whether or not it is the lane's origin.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ Key = tuple[int, bytes]  # origin's number, incarnation of its disk
 
 
 class LaneRepair:
-    """Requests lost frames, one request at a time for each lane.
+    """Requests the lost frames of all lanes, with one open request for each lane.
 
     Args:
-        ends: returns the position up to which each connected gateway has reported a lane as decided.
+        ends: returns the decided end of a lane that each connected gateway reported, by gateway number.
     """
 
     def __init__(self, outbox: LaneOutbox, distances: Distances, ends: Callable[[Key], Mapping[int, int]]) -> None:
@@ -30,9 +30,9 @@ class LaneRepair:
         self._lanes: dict[Key, RangeRepair] = {}
 
     def on_corrupt(self, event: LaneCorrupt) -> None:
-        """Handle the lost range of a lane that the disk reports."""
+        """Begin to repair the lost range of a lane that the disk reports."""
         key = event.origin, event.incarnation
-        # All frames of the lane are readable again.
+        # A report with `first` 0 means that all frames of the lane are readable again.
         if not event.first:
             self._lanes.pop(key, None)
             return
@@ -41,14 +41,14 @@ class LaneRepair:
         self._lanes[key].on_corrupt(event.first, event.last)
 
     def on_fetched(self, sender: int, message: LaneFetched) -> bool:
-        """Handle fetched frames. Return True if they were for a repair."""
+        """Write fetched frames where the disk lost them. Return True if a repair needs these frames."""
         wanted = self._lanes.get((message.origin, message.incarnation))
         if wanted is None or not message.frames:
             return False
         return wanted.on_fetched(sender, message.frames[0].position, message.frames)
 
     def beat(self) -> None:
-        """Run one heartbeat."""
+        """Run one heartbeat: after a silence, request the frames from another gateway."""
         for wanted in self._lanes.values():
             wanted.beat()
 

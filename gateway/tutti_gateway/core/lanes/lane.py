@@ -1,4 +1,4 @@
-"""One lane at one member: its decided position, and the undecided tail after it."""
+"""One lane at one member: the position up to which the lane is decided, and the undecided frames after that position."""
 
 from __future__ import annotations
 
@@ -13,27 +13,26 @@ from tutti_gateway.core.protocol.messages import LaneBegin
 
 
 class Lane:
-    """The lane of one origin's disk. Marks only move forward, with decided <= confirmed and durable <= end. A truncation moves the
-    end back, but never below `confirmed`.
+    """A member's copy of one lane, which is the stream of one origin's disk.
 
-    All undecided frames belong to one attempt. A member accepts the first frame of a higher attempt only when it knows that all
-    earlier frames are decided. It accepts later frames of that attempt only after the first.
+    The positions `decided`, `confirmed` and `durable` only move forward. A truncation moves the end back, but never below
+    `confirmed`. All undecided frames belong to one attempt. A member accepts the VIEW of a higher attempt only when it knows that
+    all earlier frames are decided, and accepts other frames of that attempt only after the VIEW.
 
     Attributes:
         attempt: the attempt of the last frame.
         decided: last position that was delivered.
         offset: offset of the next record after `decided`.
-        confirmed: last position that is known to be decided.
-        durable: last position on the disk.
-        bytes: approximate memory of the undecided tail.
-        sources: gateways at which more of the lane is decided, with the position up to which it is. They are in the order in which
-            they are asked. Empty if no frame is missing.
-        source: the gateway that was asked last.
+        confirmed: last position that is known to be decided, durable or not.
+        durable: last position that is durable on this disk.
+        bytes: approximate memory of the frames after `decided`.
+        sources: gateway -> position up to which it reported the lane as decided, in the order of requests. Empty if no frame is
+            missing.
+        source: the gateway that received the last request.
         asked: heartbeats left for an answer to LaneFetch.
-        live: True if a Settled arrived after this member's last report of its ends. No request is needed then.
+        live: True if the origin sent a decision after this member's last report of its ends, so that no request is needed.
         replicated: last position that was reported to the disk as durable at every gateway of the roster.
-        begin: state of the lane at another gateway, while the disk replaces the lane by it. No frames are accepted during that
-            time.
+        begin: the new start of the lane while the disk replaces the lane; during that time, no frames are accepted.
         gap: True if a gap was reported to the origin and no frame has arrived since.
     """
 
@@ -72,19 +71,20 @@ class Lane:
         self.live = self.gap = False
         self.replicated = 0
         self.begin: LaneBegin | None = None
-        # A VIEW is accepted only when all earlier frames are known to be decided.
+        # This member accepted a VIEW only after all earlier frames were decided, so the tail proves these decisions after a
+        # restart.
         for frame in log.tail:
             if frame.kind == Kind.VIEW:
                 self.confirmed = frame.position - 1
 
     @property
     def end(self) -> int:
-        """The last position in this copy."""
+        """Last position in this copy, decided or not."""
         return self.decided + len(self._tail)
 
     @property
     def chain(self) -> int:
-        """The chain value at the end."""
+        """Chain value of the last frame in this copy."""
         return self._tail[-1].header_crc if self._tail else self._chain
 
     def after(self, position: int) -> tuple[Frame, ...]:
@@ -97,17 +97,18 @@ class Lane:
         return self._tail[index] if 0 <= index < len(self._tail) else None
 
     def append(self, frame: Frame) -> None:
-        """Append the next frame."""
+        """Append the frame that follows the end of this copy."""
         invariant(frame.position == self.end + 1, f"{frame!r} is not next in a lane that ends at {self.end}")
-        # All undecided frames of a lane belong to one attempt, and attempt numbers only grow (lanes, U15).
+        # A frame of an earlier attempt has a NO, so a copy that contains it could never be decided (lanes, U15).
         invariant(frame.view >= self.attempt, f"{frame!r} belongs to an attempt before {self.attempt}")
         self._tail.append(frame)
         self.bytes += weight(frame)
         self.attempt = frame.view
 
     def truncate(self) -> int | None:
-        """Drop frames that are not known to be decided. Return the position after which the disk must truncate; None if it has no
-        later frames.
+        """Drop frames that are not known to be decided.
+
+        Return the position after which the disk must truncate; None if the disk holds none of the dropped frames.
         """
         while self.end > self.confirmed:
             self.bytes -= weight(self._tail.pop())
@@ -120,7 +121,7 @@ class Lane:
         return self.confirmed
 
     def next_write(self, token: int, up_to: int) -> tuple[Frame, ...]:
-        """Return the frames up to a position that the disk has not been given before. Note that they are given with this token."""
+        """Return the frames up to a position that were not written before, and assign them to the write with this token."""
         frames = tuple(islice(self._tail, max(0, self._written - self.decided), max(0, up_to - self.decided)))
         if frames:
             self._written = up_to
@@ -128,19 +129,20 @@ class Lane:
         return frames
 
     def persisted(self, token: int) -> None:
-        """Handle the completion of all writes up to the token."""
+        """Advance `durable` after the completion of all writes up to the token."""
         while self._writes and self._writes[0][0] <= token:
+            # A truncation may have lowered the last position of a write in progress.
             self.durable = max(self.durable, self._writes.popleft()[1])
 
     def confirm(self, position: int) -> None:
-        """Note that all frames up to the position are decided."""
+        """Count all frames up to the position as decided."""
         invariant(position <= self.end, f"position {position} is decided, but the lane ends at {self.end}")
         self.confirmed = max(self.confirmed, position)
 
     def replace(self, begin: LaneBegin) -> None:
-        """Replace the lane by its state at another gateway, which the disk now holds."""
+        """Use the lane's new start, which the disk now holds instead of the old frames."""
         invariant(begin.position > self.confirmed, f"a lane decided up to {self.confirmed} is replaced by {begin}")
-        # The undecided end that was here can never be decided (lanes, U27).
+        # Different frames were decided at these positions, so the old undecided frames can be dropped (lanes, U27).
         self.decided = self.confirmed = self.durable = self._written = begin.position
         self.attempt, self.offset, self._chain = begin.attempt, begin.offset, begin.chain
         self._tail.clear()
@@ -150,7 +152,7 @@ class Lane:
 
     def pop_decided(self) -> tuple[int, tuple[Frame, ...]]:
         """Remove and return the frames that are decided and durable now, with the offset of their first record."""
-        # Another gateway may report a decision before the frame is durable here, so both marks are needed.
+        # Another gateway may report a decision before this disk has the frame, so `confirmed` alone is not enough.
         frames = tuple(islice(self._tail, max(0, min(self.confirmed, self.durable) - self.decided)))
         offset = self.offset
         for frame in frames:

@@ -1,4 +1,4 @@
-"""The lanes in the stack. They begin when the log names this gateway, and follow changes of the set of connected gateways."""
+"""The lanes in the stack: lanes begin when the log names this gateway, and follow changes of the set of connected gateways."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Lanes:
     """Starts lanes when the number of this gateway is decided, because a lane frame identifies its origin by number (lanes, U10).
 
     Args:
-        connected: returns the gateways that hear each other, this one included, oldest first; empty if this one is not a member.
+        connected: returns the gateways that exchange heartbeats with each other, oldest first; empty if this one is not a member.
         on_producer: called with each producer of a decided batch.
         distances: shows which gateway is nearest, so that a repair asks it first.
     """
@@ -39,18 +39,18 @@ class Lanes:
         self._layer: Unordered | None = None
 
     def start(self, logs: tuple[LaneLog, ...]) -> None:
-        """Begin with the lanes that a start found."""
+        """Store the lanes that the disk held at the start, and begin lanes if this gateway's number is decided."""
         self._logs = logs
         self._update()
 
     def _update(self) -> None:
-        """Begin lanes if possible, and check the connected gateways for changes."""
+        """Begin lanes if this gateway's number is decided, and check the connected gateways for changes."""
         context = self._context
         if self._layer is None and context.config.lanes and self._named():
             self._layer = Unordered(context, self._logs, self._on_producer, self._distances)
             self._layer.space(self._low)
             self._logs = ()
-            # The disk may have reported lost ranges before lanes began.
+            # The disk may report lost ranges before lanes begin, and does not repeat these reports.
             for event in self._corrupt.values():
                 self._layer.on_corrupt(event)
             self._corrupt.clear()
@@ -62,18 +62,18 @@ class Lanes:
 
     @property
     def _renumbered(self) -> bool:
-        """True if this gateway was removed and added again since its lane began. Every frame of that lane has the old number."""
+        """True if this gateway was removed and added again, so that its new number differs from the number in its lane's frames."""
         return self._layer is not None and self._layer.number != self._context.view_state.me
 
     def _named(self) -> bool:
         """True if the decided roster lists this gateway under the number that this gateway uses."""
         voter = self._context.window.state.roster.get(self._context.view_state.me)
-        # With a blank disk, a gateway knows only its configured number. In the log, another gateway may have that number (flush,
+        # A gateway with a blank disk knows only its configured number, which the log may have assigned to another gateway (flush,
         # F9).
         return voter is not None and voter.name == self._context.identity.gateway
 
     def on_submitted(self, event: SubmittedUnordered) -> None:
-        """Handle batches of a client."""
+        """Pass a client's batches to this gateway's lane, or refuse them if the lane cannot accept batches."""
         view_state = self._context.view_state
         if self._layer is not None and view_state.active and not self._renumbered:
             self._layer.submit(event.session, event.frames)
@@ -87,12 +87,12 @@ class Lanes:
         )
 
     def session_closed(self, session: int) -> None:
-        """Stop answering a session that has ended."""
+        """Send no more answers to a session that has ended."""
         if self._layer is not None:
             self._layer.session_closed(session)
 
     def on_message(self, sender: int, message: LaneMessage) -> None:
-        """Handle a message of another gateway.
+        """Pass another gateway's message to the lanes.
 
         Messages that arrive before lanes begin are ignored, because the sender repeats them.
         """
@@ -102,37 +102,37 @@ class Lanes:
             self._context.outbox.drop(message, sender, "this gateway has no lanes")
 
     def persisted(self, token: int) -> None:
-        """Handle the completion of all lane writes up to the token."""
+        """Report the completion of all lane writes up to the token to the lanes."""
         if self._layer is not None:
             self._layer.persisted(token)
 
     def read(self, event: LaneRead) -> None:
-        """Handle the result of a ReadLane."""
+        """Send the frames that the disk read to the gateway that requested them."""
         if self._layer is not None:
             self._layer.read(event)
 
     def on_corrupt(self, event: LaneCorrupt) -> None:
-        """Handle the lost range of a lane that the disk reports."""
+        """Begin to repair the lost range of a lane that the disk reports, or store the report until lanes begin."""
         if self._layer is None:
             self._corrupt[event.origin, event.incarnation] = event
         else:
             self._layer.on_corrupt(event)
 
     def space(self, low: str) -> None:
-        """Note the reason why the disk is low; empty if it has free space."""
+        """Set the reason why the disk is low; empty if it has free space."""
         self._low = low
         if self._layer is not None:
             self._layer.space(low)
 
     def beat(self) -> None:
-        """Run one heartbeat."""
+        """Run one heartbeat of the lanes, and begin them if this gateway's number has been decided since."""
         self._update()
         if self._layer is not None:
             self._layer.beat()
 
     @property
     def halted(self) -> str:
-        """Reason why this gateway's lane accepts no further frames; empty if it does."""
+        """Reason why this gateway's lane accepts no further frames; empty if it accepts them."""
         if self._renumbered:
             return _RENUMBERED
         return "" if self._layer is None else self._layer.halted

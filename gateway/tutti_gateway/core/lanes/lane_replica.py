@@ -1,4 +1,4 @@
-"""A member of the attempts of other origins. It stores frames, votes for durable frames, and copies decided frames
+"""Member of the attempts of other origins: stores their frames, votes for durable frames, and copies decided frames
 (protocol/lanes).
 """
 
@@ -24,14 +24,14 @@ Key = tuple[int, bytes]  # origin's number, incarnation of its disk
 
 
 class Member:
-    """All lanes on this disk.
+    """All lanes on this disk, including this gateway's own lane.
 
-    They include this gateway's own lane, for reads only. Usually the origin handles that lane. While the end of that lane is lost,
-    the lane is copied like any other.
+    The origin (`origin.py`) writes this gateway's own lane, and this class only serves reads of that lane. If the disk lost the end
+    of that lane, this class also copies the lane from other gateways, like any other lane.
 
     Attributes:
-        low: why this member's disk accepts no batches; empty if it does.
-        connected: the gateways that hear each other, this gateway included.
+        low: reason why this member's disk accepts no batches; empty if it accepts them.
+        connected: the gateways that exchange heartbeats with each other, this gateway included.
         repair: repairs lane frames that the disk lost.
         recovery: recovers the lost end of this gateway's lane; None if nothing is lost.
     """
@@ -42,27 +42,26 @@ class Member:
         self._outbox = outbox
         self._lanes: dict[Key, Lane] = {}
         self._writing: deque[tuple[int, Lane]] = deque()
-        self._reads: dict[int, tuple[int, Key]] = {}  # token -> (asking gateway, lane)
-        self._begins: dict[Key, int] = {}  # lane that is being replaced -> token
-        self._reports: dict[int, dict[Key, int]] = {}  # last report of each gateway: the decided end of each lane there
-        self._disks: dict[int, bytes] = {}  # the gateway's disk in the roster when that report arrived
+        self._reads: dict[int, tuple[int, Key]] = {}  # token -> (requesting gateway, lane)
+        self._begins: dict[Key, int] = {}  # lane that the disk is replacing -> token of that write
+        self._reports: dict[int, dict[Key, int]] = {}  # gateway -> decided end of each lane, from its last report
+        self._disks: dict[int, bytes] = {}  # gateway -> its disk in the roster when its last report arrived
         self.low = ""
         self.connected: tuple[int, ...] = ()
         self.repair = LaneRepair(outbox, distances, self._sources)
         self.recovery: LostEndRecovery | None = None
 
     def restore(self, logs: Iterable[LaneLog]) -> Lane:
-        """Restore the lanes that were found at the start.
+        """Restore the lanes that the disk held at the start.
 
-        Deliver the decided part of other lanes, and return this gateway's lane.
+        Deliver the decided frames of other origins' lanes, and return this gateway's own lane.
         """
         for log in logs:
             self._lanes[log.origin, log.incarnation] = Lane(log)
         own = self._lanes.setdefault(self._me, Lane(LaneLog(origin=self._me[0], incarnation=self._me[1])))
         for lane in self._others():
             if lane.incarnation == self._me[1]:
-                # The lane has the number that this gateway had before it was removed. Each frame on this disk has this gateway's
-                # YES, so it is decided.
+                # This gateway wrote this lane as its origin, under a number from before a removal, so all frames are decided.
                 lane.confirm(lane.end)
             self._deliver_decided(lane)
         return own
@@ -72,13 +71,13 @@ class Member:
 
     @property
     def _copies_own(self) -> bool:
-        """True while this gateway's lane is copied from other gateways."""
+        """True while this gateway's own lane is copied from other gateways, because its end was lost."""
         return self.recovery is not None and self.recovery.copying
 
     def _lane(self, origin: int, incarnation: bytes) -> Lane | None:
-        """Return the lane, and create it if needed.
+        """Return the lane of this origin's disk, and create it if needed.
 
-        Return None above the limit on lanes, and for this gateway's lane unless it is copied.
+        Return None if the limit on lanes is reached, or if the origin writes the lane, which is this gateway's own lane.
         """
         key = origin, incarnation
         lane = self._lanes.get(key)
@@ -89,7 +88,7 @@ class Member:
     # Attempts of other origins
 
     def on_post(self, sender: int, message: Post) -> None:
-        """Handle frames of an attempt. Write and vote for new frames, and repeat the vote for known frames."""
+        """Handle frames that an origin posts: write new frames, and repeat the vote for frames that are already durable."""
         lane = self._lane(sender, message.incarnation)
         if lane is None:
             self._outbox.drop(message, sender, "this gateway does not take the lane")
@@ -106,7 +105,8 @@ class Member:
             if frame.view < lane.attempt:
                 continue
             if frame.view > lane.attempt:
-                # A higher attempt is accepted only when all earlier frames are decided here (lanes, U15).
+                # The VIEW truncates the undecided frames before it, so all earlier frames must be known as decided first (lanes,
+                # U15).
                 if frame.kind == Kind.VIEW and frame.position - 1 > lane.confirmed:
                     self._fetch(lane, sender, frame.position - 1)
                     break
@@ -124,8 +124,7 @@ class Member:
             if frame.position > lane.end + 1 or not chained(frame, lane.chain):
                 again = True
                 break
-            # A disk that is low still accepts VIEW frames. A vote that reports the reason is a NO to later batches (lanes,
-            # U17).
+            # A low disk still accepts VIEW frames, so that the member can vote and report the reason, which is a NO (lanes, U17).
             if frame.kind == Kind.BATCH and (self.low or lane.bytes > limits.LANE_BYTES_MAX):
                 known = bool(self.low)
                 break
@@ -138,25 +137,26 @@ class Member:
             self._vote(lane, again)
 
     def on_settled(self, sender: int, message: Settled) -> None:
-        """Handle the origin's decision, and request the decided frames that are missing here."""
+        """Handle the origin's decision, and request the decided frames that this member lacks."""
         lane = self._lane(sender, message.incarnation)
         if lane is None or lane.begin is not None or message.attempt < lane.attempt or message.up_to <= lane.confirmed:
             return
-        # The copy lacks the VIEW of that attempt, so the last frames of the copy may differ from the decided frames.
+        # Without the VIEW of that attempt, this copy may end in frames that were never decided, so the decided ones are fetched.
         if message.attempt > lane.attempt:
             self._fetch(lane, sender, message.up_to)
             return
         lane.live = True
         lane.confirm(min(message.up_to, lane.end))
         self._deliver_decided(lane)
+        # The origin posts the frames again after a vote with `again`, so no other source is needed.
         if message.up_to > lane.end and not lane.gap:
             lane.gap = True
             self._vote(lane, again=True)
 
     def on_ask(self, sender: int, message: LaneAsk) -> None:
-        """Answer an origin that lost the end of its lane.
+        """Answer an origin that lost the end of its lane: report the end of this copy.
 
-        The origin's message names the lane's last durable frame there, which is decided.
+        The message names the last frame that was durable at the origin, which is decided.
         """
         lane = self._lane(sender, message.incarnation)
         if lane is None:
@@ -166,6 +166,7 @@ class Member:
                 # An origin writes only decided frames, so the last durable frame is decided (lanes, U29).
                 lane.confirm(min(message.up_to, lane.end))
                 self._deliver_decided(lane)
+            # Only durable frames are sent, because the origin counts them as this member's vote.
             wanted = lane.after(message.behind) if message.behind and message.behind >= lane.decided else ()
             run = next(split_runs([frame for frame in wanted if frame.position <= lane.durable]), ())
             self._outbox.send(sender, LaneTail(message.incarnation, message.token, lane.attempt, lane.durable, run))
@@ -174,7 +175,8 @@ class Member:
         self._writing.append((self._outbox.persist(lane, up_to=lane.end, truncate_after=truncate_after), lane))
 
     def persisted(self, token: int) -> None:
-        """Handle the completion of writes up to the token, and vote."""
+        """Handle the completion of all lane writes up to the token, and vote for the frames that are now durable."""
+        # Tokens increase, so the writes complete in the order of this queue.
         while self._writing and self._writing[0][0] <= token:
             own_token, lane = self._writing.popleft()
             if lane.begin is not None and own_token == self._begins[lane.origin, lane.incarnation]:
@@ -201,13 +203,13 @@ class Member:
 
     @property
     def ends(self) -> tuple[LaneEnd, ...]:
-        """Position up to which each lane is decided here."""
+        """Position up to which each lane is decided at this member."""
         return tuple(LaneEnd(lane.origin, lane.incarnation, lane.decided) for lane in self._lanes.values())
 
     def on_ends(self, sender: int, message: LaneEnds) -> int:
-        """Handle a gateway's report of the decided end of each lane there. Return the decided end of this gateway's lane.
+        """Handle a gateway's report of the decided end of each lane. Return the reported end of this gateway's own lane.
 
-        Frames are requested only if their origin will not send them unasked.
+        Missing frames are requested, unless their origin is connected and is already sending decisions.
         """
         reported = self._reports[sender] = {(end.origin, end.incarnation): end.decided for end in message.ends}
         self._disks[sender] = self._window.state.disk_of(sender)
@@ -218,16 +220,17 @@ class Member:
         return reported.get(self._me, 0)
 
     def _sources(self, key: Key) -> dict[int, int]:
-        """Return the decided end of a lane at each other connected gateway."""
+        """Return the decided end of a lane that each connected gateway reported, by gateway number."""
         return {peer: reported[key] for peer, reported in self._reports.items() if peer in self.connected and key in reported}
 
     def _fetch(self, lane: Lane, source: int, up_to: int) -> None:
-        """Add a gateway as a source of decided frames. A gateway that is a source already keeps its rank."""
+        """Add a gateway as a source of decided frames. A gateway that is already a source keeps its place in the order."""
         lane.sources[source] = max(lane.sources.get(source, 0), up_to)
         self._request_next(lane)
 
     def _request_next(self, lane: Lane) -> None:
-        """Request missing frames from the first source; one request at a time."""
+        """Request missing frames from the first source, if no request of this lane is open."""
+        # A low disk keeps its space for frames that it must accept.
         if lane.asked or self.low:
             return
         source = next((one for one, up_to in lane.sources.items() if up_to > lane.confirmed), 0)
@@ -238,27 +241,28 @@ class Member:
     def on_fetch(self, sender: int, message: LaneFetch) -> None:
         """Read decided frames for a gateway that lacks them.
 
-        Ignore the request above the limit on reads; the gateway then repeats it.
+        If too many reads are in progress, the request is ignored, and the gateway repeats it.
         """
         key = message.origin, message.incarnation
         lane = self._lanes.get(key)
         if lane is None or not 0 < message.first <= lane.decided or len(self._reads) >= limits.LANE_READS_MAX:
             return
-        # A repeated request uses the read that is already in progress.
+        # The result of the read in progress also answers a repeated request.
         if (sender, key) not in self._reads.values():
             last = min(lane.decided, message.first + common_limits.FRAMES_A_MESSAGE_MAX - 1)
             self._reads[self._outbox.read(lane, message.first, last)] = sender, key
 
     def on_read(self, event: LaneRead) -> None:
-        """Send the frames that the disk read to the requesting gateway. If they are unreadable, send no answer, so that the gateway
-        asks another source.
+        """Send the frames that the disk read to the requesting gateway.
+
+        If the frames are unreadable, no answer is sent, so the gateway asks another source.
         """
         sender, (origin, incarnation) = self._reads.pop(event.token)
         if event.frames or event.begin is not None:
             self._outbox.send(sender, LaneFetched(origin, incarnation, event.frames, event.begin))
 
     def on_fetched(self, sender: int, message: LaneFetched) -> None:
-        """Handle decided frames. They confirm the frames here, replace undecided frames, or repair lost frames."""
+        """Handle decided frames of another gateway, which confirm or replace undecided frames, or repair lost ones."""
         if self.repair.on_fetched(sender, message):
             return
         lane = self._lane(message.origin, message.incarnation)
@@ -278,11 +282,12 @@ class Member:
         end = lane.end
         good = bool(message.frames)
         for frame in message.frames:
+            # A copy of a repeated answer may contain frames that this member already has.
             if frame.position <= lane.confirmed:
                 continue
             own = lane.at(frame.position)
             if frame.position == lane.confirmed + 1 and own is not None:
-                # Two frames of the same attempt at the same position are equal (lanes, U5).
+                # An equal attempt and checksum identify the frame, so this member's copy is the decided one (lanes, U5).
                 if own.view == frame.view and own.header_crc == frame.header_crc:
                     lane.confirm(frame.position)
                     continue
@@ -294,7 +299,7 @@ class Member:
                 break
             lane.append(frame)
             lane.confirm(frame.position)
-        if good:  # otherwise the wait ends and another source is asked
+        if good:  # after a bad answer the wait continues to its end, and then the next source is asked
             lane.asked = 0
         if lane.end > end or truncate_after is not None:
             self._persist(lane, truncate_after)
@@ -303,11 +308,10 @@ class Member:
             self._fetch_next(lane)
 
     def _begin(self, lane: Lane, sender: int, message: LaneFetched) -> None:
-        """Continue the lane at its start in the source's copy, because the source has trimmed the missing frames (protocol/lanes,
-        U27).
+        """Continue the lane at the start of the source's copy, because the source has trimmed the missing frames (lanes, U27).
 
-        Frames are trimmed only when every gateway has had them. If this copy contains the last trimmed frame, all frames up to it
-        are decided. Any other undecided frames here can never be decided.
+        A gateway trims a frame only after every gateway of the roster had it. If this copy contains the last trimmed frame, all
+        frames up to that one are decided. Other undecided frames in this copy can never be decided, so the copy is replaced.
         """
         begin = message.begin
         if begin is None or begin.position <= lane.confirmed:
@@ -318,6 +322,7 @@ class Member:
             lane.confirm(begin.position)
             self._deliver_decided(lane)
             self._fetch_next(lane)
+        # The VIEW of this copy's attempt proves that all frames before it are decided, so an older start contradicts this copy.
         elif begin.attempt < lane.attempt:
             self._outbox.drop(
                 message, sender, f"it begins after attempt {lane.attempt}, whose VIEW was decided after all earlier frames"
@@ -329,14 +334,15 @@ class Member:
             self._writing.append((token, lane))
 
     def report_replicated(self) -> None:
-        """Report to the disk up to which position all gateways of the roster have each lane, if that position has grown.
+        """Report to the disk up to which position every gateway of the roster has each lane, so that retention may trim it.
 
-        The last report of an absent gateway still counts, because the decided frames are durable on its disk.
+        The last report of an absent gateway still counts, because the frames that it reported are durable on its disk.
         """
         roster = self._window.state.roster
         if self._me[0] not in roster:
             return
         others = [number for number in roster if number != self._me[0]]
+        # Reports of removed gateways no longer count, and would otherwise stay in memory.
         self._reports = {
             number: reported for number, reported in self._reports.items() if number in others or number in self.connected
         }
@@ -344,26 +350,27 @@ class Member:
         disk_of = self._window.state.disk_of
         ends = [self._reports.get(one, {}) if self._disks.get(one) == disk_of(one) else {} for one in others]
         for key, lane in self._lanes.items():
-            # Retention waits for a gateway of the roster that has not reported (lanes, U26).
+            # A gateway without a report counts with position 0, so retention waits for that gateway (lanes, U26).
             replicated = min((lane.decided, *(reported.get(key, 0) for reported in ends)))
             if replicated > lane.replicated:
                 lane.replicated = replicated
                 self._outbox.report_replicated(lane)
 
     def disk_replaced(self, number: int) -> None:
-        """Drop the reports of a gateway's old disk, because the roster names another one."""
+        """Drop the reports of a gateway's old disk, because the roster names a new disk."""
         self._reports.pop(number, None)
         self._disks.pop(number, None)
         for lane in self._lanes.values():
             lane.sources.pop(number, None)
 
     def _fetch_next(self, lane: Lane) -> None:
-        """Request the next frames when the fetched frames are durable. So at most one answer waits for the disk."""
+        """Request the next frames after the fetched ones are durable, so that at most one answer waits for the disk."""
         if any(up_to > lane.confirmed for up_to in lane.sources.values()):
             self._request_next(lane)
         elif lane.sources:
             if lane.origin in lane.sources:
-                self._vote(lane, again=True)  # the origin may have posted frames that could not be accepted earlier
+                # asks the origin for the frames that could not be accepted before the copy was complete
+                self._vote(lane, again=True)
             lane.sources.clear()
 
     def _follows(self, lane: Lane, frame: Frame) -> bool:
@@ -373,7 +380,7 @@ class Member:
     # Time
 
     def beat(self) -> None:
-        """Run one heartbeat. Ask another source after a silence, and report again that the disk is low."""
+        """Run one heartbeat: ask another source after a silence, and repeat the report of a low disk."""
         self.repair.beat()
         for lane in self._others():
             if lane.asked:
@@ -385,18 +392,19 @@ class Member:
                 self._vote(lane)
 
     def _requeue_source(self, lane: Lane) -> None:
-        """Move a source that sent nothing to the end of the order, because it may be unable to read the missing frames."""
+        """Move a source that did not answer to the end of the order, because it may be unable to read the frames."""
         up_to = lane.sources.pop(lane.source, 0)
         if self.recovery is not None and (lane.origin, lane.incarnation) == self._me:
             self.recovery.on_no_answer(lane.source)
+        # A disconnected source is dropped, and reports its end again when it is back.
         if up_to > lane.confirmed and lane.source in self.connected:
             lane.sources[lane.source] = up_to
         self._request_next(lane)
 
     def ends_sent(self) -> None:
-        """Note that the reports were sent.
+        """Expect a decision of each origin before the next report.
 
-        If no decision of a lane arrives before the next report, the lane is requested from other gateways.
+        If an origin sends none, this member requests the frames that other gateways report as decided.
         """
         for lane in self._others():
             lane.live = False

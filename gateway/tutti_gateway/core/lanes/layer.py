@@ -28,10 +28,10 @@ from tutti_gateway.core.protocol.messages import (
 
 
 class Unordered:
-    """Owns the lanes of this gateway and of others. It is created once this gateway's number and lane logs are known.
+    """The *unordered* layer, which is created when this gateway's number is decided and its lane logs are read.
 
     Attributes:
-        number: this gateway's number when its lanes began. The frames of its lane carry this number.
+        number: this gateway's number when its lanes began, which all frames of its lane carry.
     """
 
     def __init__(self, context: Context, logs: Sequence[LaneLog], on_producer: Callable[[int], None], distances: Distances) -> None:
@@ -51,40 +51,41 @@ class Unordered:
         self._origin = Origin(context, self._outbox, lane, self._lines, own.halted, recovery)
         if recovery is not None:
             recovery.deliver_decided = self._origin.deliver_decided
-        lane.confirm(lane.end)  # each frame of this lane on this disk has this member's YES, which was the last vote
+        lane.confirm(lane.end)  # the origin votes last and writes only then, so every frame on this disk is decided
         self._origin.deliver_decided()
         self._connected: tuple[int, ...] = ()
         self._beats = 0
 
     def submit(self, session: int, frames: Sequence[Frame]) -> None:
-        """Handle batches of a client, in the order in which the client sent them. The answers go to `context.outbox`."""
+        """Pass a client's batches to the origin, in the order in which the client sent them. Answers go to `context.outbox`."""
         self._origin.submit(session, frames)
 
     def session_closed(self, session: int) -> None:
-        """Stop answering a session that has ended."""
+        """Send no more answers to a session that has ended."""
         self._origin.session_closed(session)
 
     def set_connected(self, connected: tuple[int, ...]) -> None:
-        """Set the gateways that hear each other, oldest first, whether or not there is a view. Empty if this gateway is not a
-        member.
+        """Set the gateways that exchange heartbeats with each other, oldest first, whether or not there is a view.
+
+        `connected` is empty if this gateway is not a member.
         """
         self._check_roster()
         self._connected = connected
-        # A gateway that has become reachable may wait for a decision that is known here (lanes, U19).
+        # A gateway that has become reachable may wait for a decision that this gateway knows (lanes, U19).
         self._report_ends()
         self._member.connected = connected
         self._origin.set_connected(connected if self.number in connected else ())
 
     def space(self, low: str) -> None:
-        """Note that the disk is low, or has free space (empty)."""
+        """Set the reason why the disk is low; empty if it has free space."""
         self._origin.low = self._member.low = low
 
     def on_message(self, sender: int, message: LaneMessage) -> None:
-        """Handle a message of another gateway."""
+        """Pass another gateway's message to the origin or to the replica."""
         if isinstance(message, Post):
             self._member.on_post(sender, message)
         elif isinstance(message, Posted):
-            # A vote for the lane of an earlier disk of this gateway does not count.
+            # After this gateway's disk was replaced, votes for the old disk's lane may still arrive.
             if message.incarnation == self._incarnation:
                 self._check_disk(sender)
                 self._origin.on_posted(sender, message)
@@ -103,20 +104,22 @@ class Unordered:
             self._origin.on_tail(sender, message)
 
     def _check_roster(self) -> None:
-        """Check whether the roster lists new disks for any gateways."""
+        """Check for each gateway whether the roster names a new disk."""
         for number in self._state.roster:
             self._check_disk(number)
 
     def _check_disk(self, number: int) -> None:
-        """Check whether the roster lists a new disk for a gateway. Reports, votes and frames of the old disk do not count for the
-        new disk.
+        """Check whether the roster names a new disk for a gateway. If so, drop the old disk's reports, votes and claims to
+        frames.
         """
         disk, before = self._state.disk_of(number), self._disks.get(number, b"")
-        if not disk or disk == before:  # the number of a removed gateway is never given to another gateway
+        # A removed gateway (no disk) keeps its reports, because its number never passes to another gateway.
+        if not disk or disk == before:
             return
         self._disks[number] = disk
         if self._recovery is not None:
             self._recovery.drop_reports(number)
+        # At the first check after a start, there is no old disk whose reports must be dropped.
         if before:
             self._member.disk_replaced(number)
             self._origin.disk_replaced(number)
@@ -126,21 +129,21 @@ class Unordered:
         self._origin.on_end(sender, self._member.on_ends(sender, message))
 
     def persisted(self, token: int) -> None:
-        """Handle the completion of all lane writes up to the token."""
-        # The origin and the replica take tokens from one sequence, and each recognises its own tokens.
+        """Handle the completion of all lane writes up to the token, in the origin and in the replica."""
+        # The origin and the replica take their tokens from one sequence, and each ignores tokens of the other.
         self._member.persisted(token)
         self._origin.persisted(token)
 
     def read(self, event: LaneRead) -> None:
-        """Handle the result of a ReadLane."""
+        """Send the frames that the disk read to the gateway that requested them."""
         self._member.on_read(event)
 
     def on_corrupt(self, event: LaneCorrupt) -> None:
-        """Handle the lost range of a lane that the disk reports."""
+        """Begin to repair the lost range of a lane that the disk reports."""
         self._member.repair.on_corrupt(event)
 
     def beat(self) -> None:
-        """Run one heartbeat."""
+        """Run one heartbeat: repeat messages and requests, and report the decided ends at fixed intervals."""
         self._check_roster()
         self._member.beat()
         self._origin.beat()
@@ -150,7 +153,9 @@ class Unordered:
             self._report_ends()
 
     def _report_ends(self) -> None:
-        """Report the decided end of each lane to the connected gateways. So a decision is not lost if only one gateway knows it."""
+        """Report the decided end of each lane to the connected gateways, so that a decision spreads if only one gateway knows
+        it.
+        """
         message = LaneEnds(self._member.ends)
         for peer in self._connected:
             if peer != self._view_state.me:
@@ -170,5 +175,5 @@ class Unordered:
 
     @property
     def quiet(self) -> bool:
-        """True if nothing of this gateway is undecided."""
+        """True if this gateway's lane has no undecided batches, so that the gateway may stop."""
         return self._origin.quiet

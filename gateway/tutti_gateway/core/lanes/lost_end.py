@@ -1,8 +1,8 @@
-"""Recovery of this gateway's lane after its disk lost the last frames. Other copies restore those frames, and no different frame
-gets their positions.
+"""Recovery of this gateway's lane after its disk lost the last frames.
 
-NOTES.md ("A lost end") has the rules and why they are safe. This module decides which gateways to ask, and when no frame can be
-missing any longer.
+The lost frames are copied from other gateways, and no different frame may get their positions. NOTES.md ("A lost end") has the
+rules and explains why they are safe. This module decides which gateways to ask, and when no decided frame can be missing any
+longer.
 """
 
 from __future__ import annotations
@@ -21,15 +21,17 @@ from tutti_gateway.core.protocol.messages import LaneAsk, LaneTail
 
 
 class LostEndRecovery:
-    """State of the recovery. Until the origin continues the last attempt, its lane is copied like another gateway's lane
-    (`lane_replica.py`).
+    """State of the recovery of a lost end.
+
+    First, this gateway copies its own lane like another gateway's lane (`lane_replica.py`). Then the origin continues the last
+    attempt.
 
     Attributes:
-        lost: the lost range that a start found.
-        copying: True while the lane is copied; False once the last attempt continues.
+        lost: the lost range that the disk reported at the start.
+        copying: True while the lane is copied; False after the origin has continued the last attempt.
         deliver_decided: called when further frames of the lane are durable; set by the origin.
-        connected: the gateways that hear each other, this one included.
-        attempt: the last attempt. Only frames of this attempt can be decided after the mark.
+        connected: the gateways that exchange heartbeats with each other, this one included.
+        attempt: the last attempt that any gateway reported; after the mark, only its frames can be decided.
     """
 
     def __init__(self, context: Context, outbox: LaneOutbox, lane: Lane, lost: LostEnd) -> None:
@@ -42,15 +44,15 @@ class LostEndRecovery:
         self.deliver_decided: Callable[[], None] = lambda: None
         self.connected: tuple[int, ...] = ()
         self.attempt = lost.promised
-        # identifies answers to this run: an answer to an earlier run may predate later decisions
+        # an answer to a request from before a restart may lack later decisions, so each run accepts only answers with its own token
         self._token = context.random.getrandbits(63)
         self._known_members = LaneViewBody(lost.members, lost.disks).by_number  # member -> disk, in the attempt at the lane's end
-        # Reports of the gateways' disks in the roster. `drop_reports` removes the reports of other disks.
+        # Only reports of the disks that the roster names count, so `drop_reports` removes those of a replaced disk.
         self._answers: dict[int, tuple[int, int]] = {}  # gateway -> (attempt in which its copy ends, last durable position)
-        self._decided: dict[int, int] = {}  # gateway -> decided end of the lane there
-        self._removed: dict[int, int] = {}  # gateway -> position up to which retention removed the lane there
-        self._unresponsive: set[int] = set()  # gateways that sent nothing since the last frame arrived
-        self._reported = False  # True when the loss at all gateways was logged
+        self._decided: dict[int, int] = {}  # gateway -> decided end of its copy
+        self._removed: dict[int, int] = {}  # gateway -> position up to which retention removed the frames of its copy
+        self._unresponsive: set[int] = set()  # gateways that did not answer a request since the last frame arrived
+        self._reported = False  # True after a permanent loss was logged
         self._tail: list[Frame] = []  # undecided frames of the last attempt after the lane's end, received from other gateways
 
     # Known state
@@ -65,15 +67,16 @@ class LostEndRecovery:
 
     @property
     def needed(self) -> tuple[int, ...]:
-        """Gateways that must answer: those with the disks of the other members of the last attempt, whatever their numbers are now.
+        """Gateways that must answer: those that now have the disks of the other members of the last attempt.
 
-        All gateways of the roster must answer in two cases. In the first case, one of these disks is unknown, or was removed or
-        replaced. In the second case, this gateway was the attempt's only member, so only a gateway that copied the end has it.
+        All gateways of the roster must answer in two cases. In the first case, the roster does not contain all of these disks. In
+        the second case, this gateway was the only member, so any gateway may have copied the lost frames.
         """
         roster = self._context.window.state.roster
         there = {voter.incarnation: number for number, voter in roster.items() if voter.incarnation}
         disks = [disk for member, disk in self.members.items() if member != self._me]
-        # An unknown disk may be the one with the most frames (lanes, U31).
+        # If one of the disks is unknown, it may be the one with the most frames, so the other gateways must show theirs (lanes,
+        # U31).
         known = bool(disks) and all(disk in there for disk in disks)
         return tuple(there[disk] for disk in disks) if known else self._others
 
@@ -87,37 +90,37 @@ class LostEndRecovery:
         return tuple(one for one in members if one not in roster) if self._context.view_state.primary else ()
 
     def vote(self, member: int) -> int:
-        """Return the position up to which a member holds the lane's frames, according to its answer."""
+        """Return the position up to which a member holds the frames of the last attempt, according to its answer."""
         attempt, up_to = self._answers[member]
-        # In a copy that ends in an earlier attempt, only the decided part certainly belongs to the lane.
+        # If the copy ends in an earlier attempt, its undecided frames may not belong to the lane.
         return up_to if attempt == self.attempt else min(up_to, self._lane.decided)
 
     @property
     def _current_answers(self) -> dict[int, tuple[int, int]]:
-        """Answers of the gateways in the roster. A removed gateway can no longer send frames."""
+        """Answers of the gateways in the roster, because a removed gateway can no longer send frames."""
         roster = self._context.window.state.roster
         return {one: answer for one, answer in self._answers.items() if one in roster}
 
     @property
     def _ends(self) -> dict[int, int]:
-        """Position up to which each gateway of the roster has the last attempt."""
+        """Last durable position of each gateway of the roster whose copy ends in the last attempt."""
         last = self.attempt
         return {one: up_to for one, (attempt, up_to) in self._current_answers.items() if attempt == last}
 
     @property
     def _reach(self) -> int:
-        """The last position that can be decided. Every member of the last attempt has all decided frames of that attempt."""
+        """The last position that may have been decided: every member of the last attempt has all its decided frames."""
         return max(self._ends.values(), default=0)
 
     @property
     def _certain(self) -> int:
-        """The last position that is certainly decided, according to the mark or to another gateway of the roster."""
+        """The last position that was certainly decided, according to the mark or to another gateway of the roster."""
         return max(self.lost.last, *(self._decided.get(one, 0) for one in self._others), 0)
 
     def tail(self) -> Sequence[Frame] | None:
         """Return all frames after the lane's end that the last attempt may have decided; None while some may be missing."""
         lane = self._lane
-        # The roster at a start may be old, so only a primary view counts (lanes, U32).
+        # Right after a start, the roster in this log may be out of date, so the recovery waits for a primary view (lanes, U32).
         here = lane.decided == lane.end >= self._certain and self._context.view_state.primary
         if not here or any(member not in self._answers for member in self.needed):
             return None
@@ -125,7 +128,7 @@ class LostEndRecovery:
         return self._tail if lane.end + len(self._tail) >= max(self._reach, self.lost.shown) else None
 
     def _prune_tail(self) -> None:
-        """Remove frames that are known to be decided, or that do not follow the lane's end."""
+        """Remove received frames that the lane already contains, or that do not continue the lane."""
         lane = self._lane
         self._tail = [frame for frame in self._tail if frame.position > lane.end]
         if self._tail and (self._tail[0].view != self.attempt or not self._follows(self._tail[0], lane.end, lane.chain)):
@@ -137,25 +140,23 @@ class LostEndRecovery:
     # Reports and frames
 
     def on_copied(self, frames: Collection[Frame]) -> str:
-        """Check frames that are decided elsewhere and durable here.
-
-        Return the reason why they are invalid; empty if they are valid.
-        """
+        """Check copied frames against the mark. Return the reason why they are invalid; empty if they are valid."""
         lost = self.lost
         self._unresponsive.clear()
         for frame in frames:
             if frame.kind == Kind.VIEW:
                 self._known_members = decode_body(LaneViewBody, frame.body).by_number
+            # The mark contains the chain value of this position, so a different frame means that two frames were decided there.
             if frame.position == lost.last and (frame.view, frame.header_crc) != (lost.attempt, lost.chain):
                 return f"another gateway has decided a different frame at position {lost.last} than this disk had there"
         return ""
 
     def on_tail(self, sender: int, message: LaneTail) -> None:
-        """Handle a gateway's report of its end of the lane, with its undecided frames."""
+        """Handle a gateway's report of the end of its copy, with its undecided frames."""
         if message.token != self._token or not self.copying:
             return
         self._answers[sender] = message.attempt, message.up_to
-        # Another copy may contain a later attempt than this disk.
+        # This disk may also have lost the promise of a later attempt, which the other copy then shows.
         self.attempt = max(self.attempt, message.attempt)
         self._prune_tail()
         for frame in message.frames:
@@ -167,6 +168,7 @@ class LostEndRecovery:
             )
             if frame.position <= end:
                 continue
+            # The first frame of an attempt is its VIEW, so any other frame must continue the same attempt.
             right = frame.view == self.attempt and frame.origin == self._me and (frame.view == view or frame.kind == Kind.VIEW)
             known = frame.kind in (Kind.BATCH, Kind.VIEW) and payload_intact(frame)
             if not (right and known and self._follows(frame, end, chain)):
@@ -175,35 +177,36 @@ class LostEndRecovery:
             self._tail.append(frame)
 
     def on_end(self, peer: int, decided: int) -> None:
-        """Note the decided end of the lane at a gateway."""
+        """Store the decided end of a gateway's copy of the lane."""
         self._decided[peer] = decided
 
     def on_trimmed(self, source: int, position: int) -> None:
-        """Note the position up to which retention removed the lane at a gateway."""
+        """Store the position up to which retention removed the frames of a gateway's copy."""
         self._removed[source] = position
 
     def on_no_answer(self, source: int) -> None:
-        """Note that a gateway sent no missing frames in time."""
+        """Mark a gateway that did not send the missing frames in time."""
         self._unresponsive.add(source)
 
     def drop_reports(self, number: int) -> None:
-        """Drop the reports of a gateway's old disk, because the roster names another one."""
+        """Drop the reports of a gateway's old disk, because the roster names a new disk."""
         for reports in (self._answers, self._decided, self._removed):
             reports.pop(number, None)
         self._unresponsive.discard(number)
 
     def beat(self) -> None:
-        """Run one heartbeat. Announce the last durable frame, which is decided, and ask all gateways for the end of their copies.
+        """Run one heartbeat: announce the position of the mark, and ask all gateways for the end of their copies.
 
-        The gateway that has most of the last attempt is also asked for its frames.
+        The request to the gateway with the longest copy of the last attempt also asks for its undecided frames.
         """
         if not self.copying:
             return
-        if self.unrecoverable and not self._reported:  # the loss is logged once; the status shows it as long as it lasts
+        if self.unrecoverable and not self._reported:
             self._reported = True
             self._context.outbox.suspect(self._me, self.reason(()))
         self._prune_tail()
         end, lost = self._lane.end + len(self._tail), self.lost
+        # Undecided frames are requested only after all decided ones, which they must follow.
         wanted = end if self._lane.decided == self._lane.end >= lost.last and self._reach > end else 0
         holder = next((one for one in self.connected if self._ends.get(one) == self._reach), 0) if wanted else 0
         for peer in self.connected:
@@ -215,10 +218,11 @@ class LostEndRecovery:
 
     @property
     def _missing(self) -> int:
-        """The first position that is known to be decided and that no gateway has sent yet; 0 if there is none."""
+        """The first missing position that was certainly decided or acknowledged; 0 if none is missing."""
         lane, shown = self._lane, self.lost.shown
         if lane.decided < self._certain:
             return lane.decided + 1
+        # Clients have seen records up to `shown`, so a shorter result of all answers means a loss.
         reach = max(lane.decided, self._reach)
         return reach + 1 if reach < shown and not self._silent else 0
 
@@ -232,12 +236,10 @@ class LostEndRecovery:
         return tuple(one for one in self._others if one not in self._answers or one not in self._decided)
 
     def _holders(self, position: int) -> list[int]:
-        """Return the gateways that can send a position. They know that it is decided, or will know when they get the mark,
-        and retention kept it.
+        """Return the gateways that can send the frame at a position: retention kept it, and its decision is known or will be.
 
         If a copy ends in an earlier attempt than the mark, only its decided frames are usable. When that attempt ended, this disk
-        recorded a NO to all frames that it had not written. That record is lost, so it is unknown whether later frames of the copy
-        are decided.
+        recorded a NO to all frames that it had not written. The record is lost, so the undecided frames of that copy may have a NO.
         """
         lost = self.lost
         least = lost.attempt if position <= lost.last else self.attempt
@@ -254,7 +256,7 @@ class LostEndRecovery:
     def reason(self, unvoted: Sequence[int]) -> str:
         """Return the reason why the lane accepts no batches, and what it waits for.
 
-        `unvoted` holds members that have not written the end yet.
+        `unvoted` holds the members that have not yet voted for all frames of the last attempt.
         """
         lane, lost = self._lane, self.lost
         begin = (
@@ -274,7 +276,7 @@ class LostEndRecovery:
         return f"{begin}: it waits for its disk"
 
     def _holders_text(self, position: int) -> str:
-        """Return the gateways that have a missing position, and the remedy."""
+        """Return a text that names the gateways with a missing position, and what the operator can do."""
         lacks = f"position {position} of {max(self._certain, self.lost.shown)}"
         holders = self._holders(position)
         near = [one for one in holders if one in self.connected]
@@ -291,7 +293,7 @@ class LostEndRecovery:
         return f"{lacks} is at no other gateway{notes}; if it cannot be restored, {NEW_LANE_REMEDY}"
 
     def _notes(self, position: int) -> list[str]:
-        """Return notes on what the gateways still have of a position that none of them can send."""
+        """Return, for the operator, why no gateway can send the position, and which gateways hold an undecided frame there."""
         notes = []
         if removed := [one for one in self._others if self._removed.get(one, 0) >= position]:
             notes.append(f"retention removed it at {_gateways(removed)}")

@@ -1,4 +1,4 @@
-"""Origin of a lane. It assigns positions, runs two-phase commit with the attempt's members, and votes last (U12)."""
+"""Origin of a lane: assigns positions, runs two-phase commit with the attempt's members, and votes last (lanes, U12)."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from tutti_gateway.core.pending_window import weight
 from tutti_gateway.core.protocol.messages import LaneTail, Post, Posted, Settled
 from tutti_gateway.core.state_machine import Machine
 
-Name = tuple[int, int, int, int]  # producer, epoch, first sequence and count: the name of a batch until it is decided
+Name = tuple[int, int, int, int]  # producer, epoch, first sequence and count, which identify an undecided batch
 
 
 class Entry:
-    """An undecided batch, and the session that sent the batch last; 0 if there is none."""
+    """An undecided batch, and the session that sent the batch last; 0 if that session has ended."""
 
     __slots__ = ("frame", "session")
 
@@ -34,7 +34,7 @@ class Entry:
 
 
 class Origin:
-    """The lane of this gateway.
+    """Origin of this gateway's own lane.
 
     Attributes:
         low: reason why this member's disk accepts no new frames; empty if it accepts them.
@@ -60,7 +60,7 @@ class Origin:
         self._connected: tuple[int, ...] = ()
         self._reported: set[int] = set()  # connected gateways that have reported their end of this lane
         self._eligible: set[int] = set()  # connected gateways that have enough of the lane to join an attempt
-        # member that did not vote -> position that its copy must pass before the member joins again
+        # member that did not vote -> position that the member's copy must pass before the member may join an attempt again
         self._excluded: dict[int, int] = {}
         self._waited = 0
         self._members: tuple[int, ...] = ()  # members of the attempt, oldest first
@@ -70,7 +70,7 @@ class Origin:
         self._missed: dict[int, int] = {}
         self._entries: dict[Name, Entry] = {}  # undecided batches, in order
         self._bytes = 0
-        # member with a low disk -> (reason, heartbeats for which the report counts)
+        # member with a low disk -> (reason, remaining heartbeats until the report expires)
         self._low_members: dict[int, tuple[str, int]] = {}
         self._last_settled: Settled | None = None
         self._repeats = 0
@@ -79,8 +79,9 @@ class Origin:
 
     @property
     def halted(self) -> str:
-        """Reason why the lane accepts no batches and begins no attempt; empty if it does. Decided frames are lost, permanently or
-        until other gateways send them.
+        """Reason why the lane accepts no batches and begins no attempt; empty if the lane works.
+
+        A lane halts when its disk has lost decided frames, either permanently or until other gateways send them.
         """
         if self._halted or self._recovery is None:
             return self._halted
@@ -88,29 +89,30 @@ class Origin:
 
     @property
     def quiet(self) -> bool:
-        """True if nothing is undecided or can be decided, and the last decision was repeated often enough."""
+        """True if no batch can still be decided, and the last decision was repeated often enough."""
         return (bool(self.halted) or not self._entries) and not self._repeats
 
     @property
     def replicas(self) -> tuple[int, ...]:
-        """Members whose disks hold every acknowledged frame, oldest first. These are the members of the attempt once its VIEW is
-        decided; before, there are none.
+        """Members whose disks hold every acknowledged frame, oldest first: the members of the attempt.
+
+        The result is empty until the attempt's VIEW is decided, because a new member may still lack earlier frames.
         """
         return self._members if self._machine.state is Phase.OPEN and self._lane.decided >= self._view_position else ()
 
     # Clients
 
     def submit(self, session: int, frames: Sequence[Frame]) -> None:
-        """Post batches of a session, or answer with the reason for not posting them."""
+        """Post a session's batches to the members. A batch that is not posted gets an answer with the reason or its outcome."""
         fresh: list[Entry] = []
         answers = self._context.outbox.answers(session)
         for frame in frames:
             no = self._unknown(frame)
             how, line = self._lines.judge(frame)
             if isinstance(no, FencedAnswer) and how in (LaneAdmission.DUPLICATE, LaneAdmission.UNDECIDED):
-                no = None  # no refusal: the batch is in the lane, and Fenced would mean that it never will be
+                no = None  # the lane holds the batch, so the client gets the real outcome and not Fenced, which leaves it unknown
             if no is None and how in (LaneAdmission.ACCEPT, LaneAdmission.EXPECTED) and frame.first_sequence > line:
-                # checked even after a refused batch, so that the sender gets an answer for each batch that is not accepted
+                # a batch after a refused one leaves a gap, but the sender needs the reason of the refusal for each of its batches
                 no = self._full(frame)
             if no is not None:
                 answers.append(no)
@@ -120,7 +122,7 @@ class Origin:
                 entry = self._entries[_name_of(frame)] = Entry(frame, session)
                 fresh.append(entry)
             elif how is LaneAdmission.UNDECIDED:
-                # The session that sent the batch last gets the answer. A batch that overlaps an undecided one must wait.
+                # The producer may have reconnected, so the answer goes to the session that sent the batch last.
                 waiting = self._entries.get(_name_of(frame))
                 if waiting is not None:
                     waiting.session = session
@@ -137,8 +139,9 @@ class Origin:
             self._order(fresh)
 
     def _unknown(self, frame: Frame) -> Answer | None:
-        """Return the refusal of a batch that the lane cannot judge. Either the end of the lane is lost, or the ordered log lacks
-        the producer or topic.
+        """Return the refusal of a batch whose producer, topic or epoch is not current in the log, or any batch of a halted lane.
+
+        Return None if the lane can check the batch.
         """
         if self.halted:
             return _refused(frame, "lane", f"{self.halted}; send to another gateway, as a new message", retry=True)
@@ -150,7 +153,7 @@ class Origin:
         return FencedAnswer(frame.producer, producer.epoch, frame.first_sequence) if producer.epoch > frame.epoch else None
 
     def _full(self, frame: Frame) -> Answer | None:
-        """Return the refusal of a new batch that cannot be accepted now; None if the batch can be accepted."""
+        """Return the refusal of a new batch for lack of a member, disk space or memory; None if the batch can be accepted."""
         closed = self._context.view_state.closed
         if closed is not None:
             return _refused(frame, *closed, retry=True)
@@ -172,7 +175,7 @@ class Origin:
         return f"gateway {member}: {self._low_members[member][0]}"
 
     def session_closed(self, session: int) -> None:
-        """Stop answering a session that has ended. The session's batches continue."""
+        """Send no more answers to a session that has ended. The session's batches continue."""
         for entry in self._entries.values():
             if entry.session == session:
                 entry.session = 0
@@ -180,28 +183,29 @@ class Origin:
     # Attempts
 
     def set_connected(self, connected: tuple[int, ...]) -> None:
-        """Set the gateways that hear each other now, oldest first, this gateway included. Empty if this gateway is not a member.
+        """Set the gateways that now exchange heartbeats with each other, oldest first, this gateway included.
 
-        A gateway that is not a member begins no attempt, because its disk may disappear at any time.
+        `connected` is empty if this gateway is not a member. Such a gateway begins no attempt, because its disk may disappear.
         """
         invariant(not connected or self._me in connected, f"the part {connected} is not that of gateway {self._me}")
         self._connected = connected
         if self._recovery is not None:
             self._recovery.connected = connected
+        # A gateway that reconnects may have lost frames meanwhile, so it must report its end again.
         self._reported &= set(connected)
         self._eligible &= set(connected)
         if connected:
             self._update_attempt()
 
     def on_end(self, peer: int, decided: int) -> None:
-        """Handle a gateway's report of its end of this lane.
+        """Handle a gateway's report of the decided end of its copy of this lane.
 
-        A gateway that lags far must catch up before it joins an attempt. So must a gateway that did not vote, because it may lack
-        frames that no gateway can send now.
+        A gateway that lags far must catch up before it joins an attempt, or it would delay all members. A gateway that did not vote
+        must first copy later frames, because it may be unable to get the missing ones.
         """
         if self._recovery is not None:
             self._recovery.on_end(peer, decided)
-        # Only this origin decides frames of this lane, so its disk must have lost those frames (lanes, U38).
+        # Only the origin decides, so if a copy has more decided frames, this disk has lost those frames (lanes, U38).
         if decided > self._lane.end and not self.halted:
             self._halt(f"gateway {peer} has it decided up to position {decided}, but it ends at {self._lane.end} here")
         if peer not in self._connected or peer == self._me or self.halted:
@@ -216,14 +220,14 @@ class Origin:
     def disk_replaced(self, member: int) -> None:
         """Drop the votes of a member's old disk, because the roster lists a new disk.
 
-        The attempt names the disks of its members, so the attempt ends. But the last attempt before a lost end continues, and waits
-        for the new disk.
+        An attempt names the disks of its members, so it ends when a disk is replaced. During the recovery of a lost end, the last
+        attempt continues and waits for the vote of the new disk.
         """
         self._reported.discard(member)
         self._eligible.discard(member)
         self._excluded.pop(member, None)
         self._low_members.pop(member, None)
-        # The new disk has not voted.
+        # The vote of the old disk says nothing about the frames on the new disk.
         if member in self._votes:
             self._votes[member] = 0
         self._update_attempt()
@@ -231,7 +235,7 @@ class Origin:
     def _halt(self, reason: str) -> None:
         """Halt the lane after a loss of decided frames, because new frames would get the positions of the lost ones.
 
-        Undecided batches are neither decided nor refused, because the lost part may have decided them. Only earlier writes
+        Undecided batches get no answer, because the lost frames may have contained their decision. Writes in progress still
         complete.
         """
         self._halted = f"the lane of this gateway takes nothing more: {reason}"
@@ -245,11 +249,12 @@ class Origin:
         return tuple(member for member in self._connected if member == self._me or member in self._eligible)
 
     def _update_attempt(self) -> None:
-        """Begin a new attempt if the wanted members differ from the current members."""
+        """Begin a new attempt if the gateways that can join one differ from the current members."""
         if self.halted:
             return
         phase = self._machine.state
-        # RESUMED is not in this list: the last attempt before a lost end continues until all its frames are decided (lanes, U33).
+        # In phase RESUMED a change of members has no effect, because the attempt may end only when all its frames are decided
+        # (U33).
         if phase is Phase.NONE:
             self._begin()
         elif phase is Phase.OPEN and set(self._wanted) != set(self._members):
@@ -258,10 +263,9 @@ class Origin:
             self._open()
 
     def _begin(self) -> None:
-        """Begin the first attempt when all voters are heard, or after a limited wait (protocol/lanes, U9).
+        """Begin the first attempt when all voters are connected, or after a limited wait (protocol/lanes, U9).
 
-        A new origin does not hear other gateways yet. Without the wait, its first acknowledged frames would be on its own disk
-        only.
+        A new origin has received no heartbeats yet. Without the wait, its first acknowledged frames would be on its own disk only.
         """
         voters = [voter.number for voter in self._context.window.state.roster.values() if voter.voting]
         heard = set(self._connected).issuperset(voters) or self._waited >= limits.LANE_WAIT_HEARTBEATS
@@ -270,15 +274,19 @@ class Origin:
             self._end()
 
     def _end(self) -> None:
-        """End the attempt with a durable NO to each of its frames that this member has not written (protocol/lanes, U13)."""
+        """End the attempt: promise the next one durably, which is a NO to each frame that this member has not written (lanes,
+        U13).
+        """
         self._machine.on(Input.END)
         self._attempt += 1
-        # The number of the next attempt must be durable before any member receives it (lanes, U13).
+        # A restart must not use the number of an attempt again, so the number is durable before any member receives it (lanes,
+        # U13).
         self._mark = self._outbox.persist(self._lane, up_to=self._lane.confirmed, attempt=self._attempt)
 
     def _open(self) -> None:
-        """Begin the attempt when its members have reported their ends. Its VIEW names the members, and all undecided batches
-        follow.
+        """Begin the attempt when all connected gateways have reported their ends, or after a limited wait.
+
+        The first frame is the VIEW, which names the members. All undecided batches follow.
         """
         waits = any(member not in self._reported for member in self._connected if member != self._me)
         if not self._connected or self.halted or (waits and self._waited < limits.LANE_WAIT_HEARTBEATS):
@@ -296,10 +304,10 @@ class Origin:
         self._order([Entry(Frame(Kind.VIEW, encode_body(view)), 0), *self._entries.values()])
 
     def _order(self, entries: Sequence[Entry]) -> None:
-        """Assign positions to frames, and post the frames."""
+        """Assign positions to the batches and post them to all members."""
         lane = self._lane
         for entry in entries:
-            # Undecided frames get new positions in the next attempt (lanes, U7).
+            # Members may still hold this frame object of an earlier attempt, so a copy gets the new position (lanes, U7).
             frame = entry.frame.unstamped() if entry.frame.position else entry.frame
             frame.origin = self._me
             frame.stamp(self._attempt, lane.end + 1, lane.chain)
@@ -317,14 +325,15 @@ class Origin:
     # A lost end of the lane
 
     def on_tail(self, sender: int, message: LaneTail) -> None:
-        """Handle a gateway's report about the lost end."""
+        """Handle a gateway's answer about the lost end, and continue the last attempt if all its frames are known."""
         if self._recovery is not None:
             self._recovery.on_tail(sender, message)
             self._resume()
 
     def _resume(self) -> None:
-        """Continue the last attempt when none of its frames can be missing. This member sends no NO for a frame of that attempt,
-        because it may have voted YES for any of them.
+        """Continue the last attempt when none of its frames can be missing.
+
+        The origin cannot send a NO for a frame of that attempt, because the lost end may have contained its YES.
         """
         recovery, lane = self._recovery, self._lane
         tail = recovery.tail() if recovery is not None and recovery.copying else None
@@ -347,14 +356,14 @@ class Origin:
         self._end_recovery()
 
     def _drop_removed(self, removed: Sequence[int]) -> None:
-        """Continue without the votes of removed members. All their frames were reported before the last attempt continued."""
+        """Continue without the votes of removed members, whose frames were all reported before the last attempt continued."""
         for member in removed:
             del self._votes[member]
         if removed:
             self._advance()
 
     def _end_recovery(self) -> None:
-        """Begin a new attempt when all frames of the last attempt are decided."""
+        """End the recovery and begin a new attempt, if all frames of the last attempt are decided."""
         if self._recovery is not None and not self._recovery.copying and self._lane.decided == self._lane.end:
             self._recovery = None
             self._end()
@@ -362,22 +371,23 @@ class Origin:
     # Deciding
 
     def on_posted(self, sender: int, message: Posted) -> None:
-        """Count a member's YES. This member votes last, once all others have voted. A NO ends the attempt."""
+        """Count a member's YES, and write the frames that all other members have. A NO ends the attempt."""
         vote = self._votes.get(sender)
-        # A vote of an ended attempt names frames that may be posted again at different positions.
+        # A vote of an earlier attempt does not count as YES, because the same positions may now hold different frames.
         if vote is None or self._halted or self._machine.state not in VOTING or message.attempt > self._attempt:
             return
         current, end = message.attempt == self._attempt, self._lane.end
-        if current and message.up_to > end and self._machine.state is Phase.OPEN:  # an earlier run may have posted further frames
+        # After a restart, a vote for frames of the earlier run may arrive late.
+        if current and message.up_to > end and self._machine.state is Phase.OPEN:
             self._outbox.drop(message, sender, f"it votes beyond position {end}")
             return
-        if current:  # votes are cumulative, but messages may overtake each other
+        if current:  # messages may overtake each other, so an older vote must not lower the count
             self._votes[sender] = max(vote, min(message.up_to, end))
         self._low_members.pop(sender, None)
         if message.low:
             self._low_members[sender] = message.low, limits.LOW_HEARTBEATS
         self._advance()
-        # The report of a low disk is a NO, so undecided frames cannot be decided in this attempt (lanes, U17).
+        # A member with a low disk writes no more batches, so the undecided ones cannot be decided in this attempt (lanes, U17).
         ends = message.low and current and self._machine.state is Phase.OPEN
         if ends and any(entry.frame.position > self._lane.confirmed for entry in self._entries.values()):
             self._end()
@@ -387,7 +397,7 @@ class Origin:
     def _advance(self) -> None:
         """Write the frames that are durable at all other members.
 
-        This write is this member's YES and also the decision (protocol/lanes, U12).
+        The write is the origin's own YES and, because the origin votes last, also the decision (protocol/lanes, U12).
         """
         reach = min(self._votes.values(), default=self._lane.end)
         if reach > self._lane.confirmed:
@@ -395,15 +405,15 @@ class Origin:
             self._outbox.persist(self._lane, up_to=reach)
 
     def persisted(self, token: int) -> None:
-        """Handle the completion of writes up to the token.
+        """Handle the completion of all lane writes up to the token: their frames are decided.
 
-        The frames of these writes are decided. One of the writes may be the durable end of the last attempt.
+        If one of the writes is the durable end of the last attempt, the next attempt begins.
         """
         self._lane.persisted(token)
         self.deliver_decided()
         if self._machine.state is Phase.ENDING and token >= self._mark:
             self._machine.on(Input.DURABLE)
-            # The durable end of the attempt is the NO to these batches, so no copy of them can be decided later (lanes, U17).
+            # The durable NO excludes a later decision of these batches, so a refusal now is final for these copies (lanes, U17).
             if self._low_reason and not self.halted:
                 self._refuse_all()
             self._open()
@@ -414,6 +424,7 @@ class Origin:
         offset, frames = self._lane.pop_decided()
         if not frames:
             return
+        # A copied frame that contradicts the mark shows that frames were lost or changed, so the lane must not continue.
         if self._recovery is not None and (wrong := self._recovery.on_copied(frames)):
             self._halt(wrong)
         self._outbox.deliver(self._lane, offset, frames)
@@ -423,7 +434,6 @@ class Origin:
                 entry = self._entries.pop(_name_of(frame), None)
                 if entry is not None:  # frames from before a restart have no entry
                     self._bytes -= weight(frame)
-                    # The batch is durable here and at all members, so the receipt may be sent.
                     answer = Committed(frame.producer, frame.epoch, frame.first_sequence, frame.count, offset)
                     self._context.outbox.answers(entry.session).append(answer)
                 offset += frame.count
@@ -437,18 +447,19 @@ class Origin:
                 self._outbox.send(member, self._last_settled)
 
     def _refuse_all(self) -> None:
-        """Refuse all undecided batches because a member's disk is low. None of these copies is in the lane or ever will be."""
+        """Refuse all undecided batches, because a member's disk is low. No copy of them can be decided later."""
         reason = self._low_reason
         for entry in self._entries.values():
             self._context.outbox.answers(entry.session).append(_refused(entry.frame, "space", reason, retry=True))
         self._entries.clear()
         self._bytes = 0
+        # Without this, a refused batch would still count as undecided when its client sends it again.
         self._lines.rollback()
 
     # Time
 
     def beat(self) -> None:
-        """Run one heartbeat: repeat messages that may have been lost, and suspect members that block the lane."""
+        """Run one heartbeat: repeat messages without an answer, and suspect members that block the lane."""
         for member, (reason, beats) in list(self._low_members.items()):
             if beats > 1:
                 self._low_members[member] = reason, beats - 1
@@ -474,8 +485,8 @@ class Origin:
     def _check_votes(self) -> None:
         """Post again to members that do not vote, and exclude them after the atomic period.
 
-        The attempt then ends, and the excluded member joins again when it has frames of a later attempt. But the last attempt
-        before a lost end must not end before all its frames are decided.
+        The exclusion ends the attempt, and the excluded member joins again when it has frames of a later attempt. During the
+        recovery of a lost end, the attempt does not end, because all its frames must be decided first.
         """
         outcome = "waits for it" if self._machine.state is Phase.RESUMED else "continues without it"
         late: list[int] = []
@@ -485,7 +496,7 @@ class Origin:
             missed = self._missed[member] = self._missed[member] + 1 if waits else 0
             if missed and missed % limits.RESEND_HEARTBEATS == 0:
                 self._post(member, self._lane.after(vote))
-            # reported once, because `_excluded` keeps the member while the attempt continues
+            # `==` and not `>=`, so that a member is reported once for each silence
             if missed == self._context.config.atomic_period_heartbeats:
                 late.append(member)
                 why = f"no vote since position {vote} of lane {self._me}, but {self._lane.end} is posted: the lane {outcome}"

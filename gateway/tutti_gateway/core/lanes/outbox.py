@@ -15,7 +15,7 @@ from tutti_gateway.core.protocol.messages import LaneBegin
 
 
 class LaneOutbox:
-    """The outbox for lanes. Their writes and reads have their own sequence of tokens.
+    """Collects the actions of lanes, whose writes and reads have their own sequence of tokens.
 
     Attributes:
         on_producer: called with each producer of a decided batch.
@@ -31,7 +31,7 @@ class LaneOutbox:
         self._token = 0
 
     def persist(self, lane: Lane, *, up_to: int, attempt: int | None = None, truncate_after: int | None = None) -> int:
-        """Write frames of a lane, and for this gateway's lane an attempt. Return the token."""
+        """Write frames of a lane, and the promise of an attempt in this gateway's lane. Return the token of the write."""
         self._token += 1
         frames = lane.next_write(self._token, up_to)
         self._outbox.write_lane(PersistLane(self._token, lane.origin, lane.incarnation, frames, attempt, truncate_after))
@@ -44,22 +44,22 @@ class LaneOutbox:
         return self._token
 
     def begin(self, lane: Lane, begin: LaneBegin) -> int:
-        """Replace the lane by its state at another gateway. Return the token."""
+        """Replace the lane by an empty one that begins after `begin.position`. Return the token of the write."""
         self._token += 1
         self._outbox.write_lane(PersistLane(self._token, lane.origin, lane.incarnation, begin=begin))
         return self._token
 
     def report_replicated(self, lane: Lane) -> None:
-        """Report to the disk the position up to which all gateways have the lane."""
+        """Report to the disk the position up to which every gateway of the roster has the lane."""
         self._outbox.write_lane(LaneHeld(lane.origin, lane.incarnation, lane.replicated))
 
     def repair(self, key: tuple[int, bytes], frames: tuple[Frame, ...]) -> None:
-        """Write frames where the disk lost them."""
+        """Write decided frames at positions where the disk lost them."""
         self._outbox.write_lane(RepairLane(*key, frames))
 
     def deliver(self, lane: Lane, first_offset: int, frames: tuple[Frame, ...]) -> None:
-        """Deliver a decided run."""
+        """Deliver a decided run to the readers, and report its producers as active."""
         self._outbox.deliver_lane(DeliverUnordered(lane.origin, lane.incarnation, first_offset, frames))
-        # One call for each producer of the run, not for each frame.
+        # A run may contain many frames of one producer, and one call for each producer is enough.
         for producer in {frame.producer for frame in frames if frame.kind == Kind.BATCH}:
             self.on_producer(producer)

@@ -1,4 +1,4 @@
-"""Phases of a lane's origin between attempts, as a state table: a transition that is absent is illegal."""
+"""Phases of a lane's origin, before, during and between attempts, as a state table. A transition that is absent is illegal."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import enum
 
 
 class Phase(enum.Enum):
-    """Phase of the origin between two attempts."""
+    """Phase of a lane's origin, before, during and between attempts."""
 
     NONE = "no attempt yet"
     ENDING = "writing the end of the last attempt"
@@ -24,8 +24,8 @@ class Input(enum.Enum):
     RECOVERED = "a lost end is recovered"
 
 
-#: An attempt begins only when the end of the previous attempt is durable. Only that durable end is a NO to its frames (lanes, U13).
-#: After the disk lost the lane's end, the last attempt continues first (lanes, U33).
+#: A new attempt waits until the end of the previous one is durable, because a crash could undo a NO that is not (lanes, U13).
+#: If the disk lost the lane's end, the last attempt continues first, because no frame of that attempt has a NO (lanes, U33).
 ATTEMPT: dict[tuple[Phase, Input], Phase] = {
     (Phase.NONE, Input.END): Phase.ENDING,
     (Phase.NONE, Input.RECOVERED): Phase.RESUMED,

@@ -1,4 +1,4 @@
-"""Duties of a coordinator: it probes and boots suspects, and adds joiners, in batches (protocol/membership, M15 to M20).
+"""Duties of a coordinator: to probe and boot suspects, and to add joiners, several at a time (protocol/membership, M15 to M20).
 
 Source: Navaratnam 1987, section 3.4 (prober).
 """
@@ -17,8 +17,8 @@ class CoordinatorDuties:
     """Checks members and joiners once a heartbeat while this gateway coordinates.
 
     Attributes:
-        stuck: members that block the group according to *atomic*, although their heartbeats continue.
-        has_absent: True if a member was silent, leaving or outside the view at the last check.
+        stuck: members whose votes make no progress, although their heartbeats continue.
+        has_absent: True if the last check found a member that is silent, leaves, or is not in the view.
     """
 
     def __init__(self, context: Context, peers: Peers) -> None:
@@ -28,23 +28,23 @@ class CoordinatorDuties:
         self._view_state = context.view_state
         self._window = context.window
         self._peers = peers
-        self.stuck: dict[int, int] = {}  # member -> heartbeats for which the report counts
+        self.stuck: dict[int, int] = {}  # member -> remaining heartbeats until the report expires
         self.has_absent = False
-        self._away: dict[int, int] = {}  # members that report a different view or none -> number of heartbeats
-        self._boots: dict[int, tuple[int, int]] = {}  # booted gateways -> (number of boots, remaining heartbeats to wait)
-        self._changed = 0  # number of heartbeats for which a change has been pending
+        self._away: dict[int, int] = {}  # member that reports a different view or none -> number of heartbeats since then
+        self._boots: dict[int, tuple[int, int]] = {}  # booted gateway -> (number of boots, remaining heartbeats to wait)
+        self._changed = 0  # number of heartbeats for which a change of members has waited
         self._opening = 0  # number of heartbeats for which the view's VIEW frame has been undecided
 
     def installed(self) -> None:
-        """Begin a view."""
+        """Forget reports and probes of the previous view."""
         self.stuck, self._away, self._changed, self._opening = {}, {}, 0, 0
         for peer in self._peers:
             peer.probed = -1
 
     def booted(self, number: int) -> None:
-        """Note that the gateway was booted. Its wait before it may return doubles with each boot."""
+        """Start the wait of a booted gateway before it may return."""
         self._outbox.suspect(number, "the next view leaves it out")
-        # A gateway that must be booted again and again must not change the view each time it returns (membership, M18).
+        # The wait doubles with each boot, because each return of an unreliable gateway interrupts the group (membership, M18).
         times = min(self._boots.get(number, (0, 0))[0] + 1, limits.REJOIN_BOOTS_MAX)
         wait = min(limits.REJOIN_HEARTBEATS << (times - 1), limits.REJOIN_HEARTBEATS_MAX)
         self._boots[number] = times, wait
@@ -54,7 +54,7 @@ class CoordinatorDuties:
         return self._boots.get(number, (0, 0))[1] > 0
 
     def beat(self) -> None:
-        """Count one heartbeat, whether or not this gateway coordinates."""
+        """Count down the waits and reports by one heartbeat, even while this gateway does not coordinate."""
         self.stuck = {member: beats - 1 for member, beats in self.stuck.items() if beats > 1}
         for number, (times, wait) in list(self._boots.items()):
             if wait > -limits.REJOIN_FORGIVEN_FACTOR * limits.REJOIN_HEARTBEATS << (times - 1):
@@ -71,7 +71,7 @@ class CoordinatorDuties:
         staying = [member for member in view_state.members if member not in leavers]
         joining = sorted(peer.number for peer in peers if peer.number not in view_state.members and self._may_join(peer, staying))
         self._opening = 0 if view_state.primary else self._opening + 1
-        # A view that has just begun does not end for a joiner. Otherwise, with long round trips, no view would ever decide.
+        # A new view is not ended for a joiner, because with long round trips no view would live long enough to decide a frame.
         early = 0 < self._opening <= self._period + 4 * peers.round_beats()
         if not leavers and (early or not (joining or away)):
             self._changed = 0
@@ -80,7 +80,7 @@ class CoordinatorDuties:
         if self._changed <= self._batched(leavers, staying):
             return None
         members = (*(member for member in view_state.members if member not in leavers), *joining)
-        # A view without a majority could not decide any frame.
+        # A view without a majority could decide nothing, so the current view continues and keeps its chance.
         if not peers.rosters.majority(peers.incarnations(members)):
             return None
         for member in leavers:
@@ -93,7 +93,7 @@ class CoordinatorDuties:
     def _batched(self, leavers: set[int], staying: Sequence[int]) -> int:
         """Return the number of heartbeats for which a change waits, so that several changes share one view.
 
-        If a missing vote blocks all decisions, the change waits only for other suspects.
+        A suspect whose vote is missing blocks all decisions. Its boot waits only until the other suspects are probed.
         """
         peers = [peer for peer in map(self._peers.get, leavers) if peer is not None]
         if not any(peer.probed > 0 or peer.number in self.stuck for peer in peers):
@@ -104,13 +104,13 @@ class CoordinatorDuties:
     def on_link_broken(self, peer: Peer) -> None:
         """Probe a member at once after its connection broke.
 
-        The next heartbeat probes the member again, because it may have reconnected by then.
+        The next heartbeat probes the member again, in case it has reconnected meanwhile.
         """
         if peer.number in self._view_state.others and peer.probed < 0:
             self._outbox.send(peer.number, Probe())
 
     def _must_leave(self, member: int) -> bool:
-        """True if the member must leave the view: it asks to leave, is no longer in the roster, blocks the group, or is silent."""
+        """True if the next view must exclude the member: it leaves, is not in the roster, blocks the group, or is silent."""
         peer = self._peers.get(member)
         if peer is None or not self._peers.member(member):
             return True
@@ -120,13 +120,13 @@ class CoordinatorDuties:
             peer.probed = -1
             return False
         peer.probed += 1
-        # `probed` is 0 only at the first heartbeat of a silence, so each silence causes one probe. An answer resets `probed` to -1.
+        # `probed` counts heartbeats since the probe and is -1 while the member is not silent, so each silence causes one probe.
         if not peer.probed:
             self._outbox.send(member, Probe())
         return peer.probed >= limits.VERIFY_HEARTBEATS + (peer.rtt_us + 4 * peer.spread_us) // self._heartbeat_us
 
     def _is_away(self, member: int) -> bool:
-        """True if a live member has reported for some time that it is not in this view. It restarted, or promised a higher view."""
+        """True if a live member has not been in this view for some time, because it restarted or promised a higher view."""
         peer, view_state = self._peers.get(member), self._view_state
         if (
             peer is None
@@ -141,18 +141,19 @@ class CoordinatorDuties:
         return self._away[member] > 1 + peer.rtt_us // self._heartbeat_us
 
     def _may_join(self, peer: Peer, staying: Sequence[int]) -> bool:
-        """True if a gateway may join. It must be in the roster, have free disk space and have caught up. It and all remaining
-        members must hear each other.
+        """True if a gateway may join the view.
+
+        The gateway must be in the roster, have free disk space, have caught up, and exchange heartbeats with all remaining members.
         """
         beat = peer.beat
         if beat is None or beat.leaving or beat.low or not peer.fresh(self._heartbeat_us) or not self._peers.member(peer.number):
             return False
         if self.must_wait(peer.number):
             return False
-        # A joiner that lags would block all decisions until it has caught up (membership, M19).
+        # Each decision needs a vote of every member, so a joiner that lags would block the group (membership, M19).
         if not beat.ready and beat.frontier < self._window.frontier:
             return False
-        # Each link must work in both directions. Otherwise the view would boot a member at once.
+        # If a connection works in one direction only, the coordinator would soon boot one of the two members.
         for member in staying:
             other = self._peers.get(member)
             if member not in beat.hears or (other is not None and (other.beat is None or peer.number not in other.beat.hears)):

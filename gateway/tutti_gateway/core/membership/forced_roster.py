@@ -1,9 +1,9 @@
 """Forced roster: if a majority is permanently lost, an operator names the remaining voters (protocol/membership, M25).
 
-One remaining voter proposes a view to all of them. Only the remaining voters count, and all of them must answer. The greatest of
-their logs is adopted, as in every view change. Before any member accepts the view, a ROSTER that is marked as forced is appended to
-that log. So every gateway that has accepted the view has that ROSTER. After a crash during the view change, either the new roster
-is in force, or the old one is and the operator must ask again.
+One remaining voter proposes a view to all remaining voters. Only their answers count, and all of them must answer. The candidate
+adopts the greatest of their logs, as in every view change. Then it appends a ROSTER that is marked as forced to that log, before
+any member accepts the view. Every gateway that has accepted the view therefore has that ROSTER. After a crash during the view
+change, either the forced roster counts, or the old one does and the operator must repeat the request.
 """
 
 from __future__ import annotations
@@ -23,25 +23,25 @@ from tutti_gateway.core.view.peers import Peer, Peers
 
 
 class Views(Protocol):
-    """Calls to *flush*."""
+    """Calls of a forced roster to *flush*."""
 
     @property
     def attempt(self) -> int:
-        """View that this member proposes; 0 if it proposes none."""
+        """Id of the view that this member proposes; 0 if it proposes none."""
 
     @property
     def failed(self) -> str:
         """Reason why the last view that this member proposed failed."""
 
     def campaign(self, members: tuple[int, ...], forced: bool = False) -> None:
-        """Propose a view."""
+        """Propose a view of these members."""
 
     def halt_removed(self, reason: str) -> None:
         """Halt, because the group continued without this member."""
 
 
 class Waiting(msgspec.Struct):
-    """An operator's request, and the view that this gateway proposed for it."""
+    """An operator's request for a forced roster, and the view that this gateway proposed to fulfil the request."""
 
     session: int
     request: int
@@ -51,7 +51,7 @@ class Waiting(msgspec.Struct):
 
 
 class ForcedRoster:
-    """Both sides of a forced roster: forcing it, and being excluded by it."""
+    """Forces a roster at an operator's request, and halts this gateway if a forced roster excludes it."""
 
     def __init__(self, context: Context, peers: Peers, flush: Views) -> None:
         self._outbox = context.outbox
@@ -61,16 +61,16 @@ class ForcedRoster:
         self._peers = peers
         self._flush = flush
         self._waiting: Waiting | None = None
-        self._beats_without_majority = 0  # number of heartbeats without a majority
+        self._beats_without_majority = 0  # number of heartbeats for which this gateway has not been connected to a majority
 
     # At a remaining gateway
 
     def on_request(self, event: RosterForced) -> None:
-        """Handle an operator's request that names the remaining gateways."""
+        """Check an operator's request that names the remaining gateways, and propose a view with a forced roster or deny it."""
         self._peers.refresh()
         names = frozenset(event.names)
         waiting = self._waiting
-        # The request has already taken effect, and the operator repeats it.
+        # An operator who got no answer repeats the request, which may have taken effect already.
         if self._is_made(names):
             self._outbox.answers(event.session).append(Done(event.request))
         elif waiting is not None:
@@ -87,20 +87,19 @@ class ForcedRoster:
             self._waiting = Waiting(event.session, event.request, names, self._flush.attempt)
 
     def _is_made(self, names: frozenset[str]) -> bool:
-        """True if a decided, forced roster names exactly these gateways."""
+        """True if the last roster is forced, decided, and names exactly these gateways."""
         state = self._window.state
         return bool(state.forced) and not self._window.rosters and {voter.name for voter in state.roster.values()} == names
 
     def _voters(self) -> dict[str, Voter]:
         """Return the voters of every roster that counts, by name.
 
-        While a removal is undecided, a view still needs a majority of the old roster, and the removed voter's disk may be the only
-        one left.
+        A voter whose removal is undecided is included, because its disk may be the only one left of a majority.
         """
         return {voter.name: voter for voter in self._peers.rosters.known.values() if voter.voting}
 
     def _wrong(self, names: frozenset[str]) -> str:
-        """Return the reason why these cannot be the remaining gateways; empty if they can."""
+        """Return the reason why the named gateways cannot form a forced roster; empty if they can."""
         voters, me = self._voters(), self._identity.gateway
         if self._peers.rosters.blank:
             return "the log of this gateway has no roster yet: there is nothing to force"
@@ -108,20 +107,22 @@ class ForcedRoster:
         if unknown or not names:
             detail = f"{', '.join(unknown)} not among them" if unknown else "no gateway was named"
             return f"the remaining gateways must be voters of the roster ({', '.join(sorted(voters))}), but {detail}"
+        # The candidate of a forced roster must itself be one of the remaining voters.
         if me not in names:
             return f"this is gateway {me!r}, which is not named: ask a remaining one"
-        # All voters are a majority, so the group can continue without a forced roster.
+        # If no voter is lost, the group continues by itself as soon as a majority is running.
         if names == voters.keys():
             return "all voters of the roster are named: there is nothing to force; start the voters that are not heard"
         for name in sorted(names):
             number, incarnation = voters[name].number, voters[name].incarnation
             known = self._peers.incarnation(number)
+            # The disk that voted before is gone, so this gateway may lack records that the group has decided.
             if known and known != incarnation:
                 return f"gateway {name!r} has another disk than the roster names, and its votes are lost: leave it out"
         return ""
 
     def _forbidden(self) -> str:
-        """Return the reason why no roster at all may be forced now; empty if one may."""
+        """Return the reason why this gateway may not force any roster now; empty if it may."""
         view_state = self._view_state
         if view_state.closed is not None:
             return view_state.closed[1]
@@ -137,22 +138,23 @@ class ForcedRoster:
         return ""
 
     def _lost(self, names: frozenset[str]) -> str:
-        """Return the live gateways that the roster would exclude; empty if there are none."""
+        """Return the objection that the roster would exclude live gateways; empty if it excludes none."""
         peers = self._peers
         known = peers.rosters.known
         others = sorted(known[peer.number].name for peer in peers if peers.fresh(peer.number) and peer.number in known)
         left = [name for name in others if name not in names]
+        # A live gateway that is excluded would halt, and records that only it holds would be lost.
         if left:
             return f"gateway {', '.join(left)} is heard and would be left out permanently: name it too, or stop it first"
         return ""
 
     def _early(self, names: frozenset[str]) -> str:
-        """Return the reason why the request must wait; empty if it need not wait."""
+        """Return the reason why the operator must repeat the request later; empty if it can begin now."""
         peers = self._peers
         absent = sorted(name for name, voter in self._voters().items() if name in names and not peers.fresh(voter.number))
         if absent:
             return f"gateway {', '.join(absent)} is named and is not heard: start it, or leave it out if it is lost too"
-        # If the majority is only restarting, a forced roster must not make it lose records.
+        # A majority that is only restarting may hold records that a forced roster would lose, so it gets time to return.
         if self._beats_without_majority < limits.FORCE_HEARTBEATS:
             missing = limits.FORCE_HEARTBEATS - self._beats_without_majority
             return f"a majority of the roster may still come back: ask again in {missing} heartbeats"
@@ -164,12 +166,12 @@ class ForcedRoster:
         self._outbox.answers(session).append(Denied(request, code, reason, retry))
 
     def session_closed(self, session: int) -> None:
-        """Stop answering a session that has ended. The session's request continues."""
+        """Send no more answers to a session that has ended. The session's request continues."""
         if self._waiting is not None and self._waiting.session == session:
             self._waiting.session = 0
 
     def beat(self) -> None:
-        """Run one heartbeat: report the result to the operator."""
+        """Run one heartbeat: report to the operator whether the forced roster is decided, or why the attempt failed."""
         self._beats_without_majority = 0 if self._peers.hears_majority() else self._beats_without_majority + 1
         waiting = self._waiting
         if waiting is None:
@@ -178,7 +180,7 @@ class ForcedRoster:
         if self._is_made(waiting.names):
             self._waiting = None
             self._outbox.answers(waiting.session).append(Done(waiting.request))
-        # The attempt has ended without an installed view.
+        # The view is neither proposed nor installed any more, so the attempt has failed.
         elif waiting.view not in (self._flush.attempt, self._view_state.view):
             self._end(waiting, f"the view with the forced roster failed: {self._flush.failed}")
         elif waiting.beats > limits.ROSTER_WAIT_HEARTBEATS:
@@ -191,13 +193,14 @@ class ForcedRoster:
     # At an excluded gateway, and at the remaining gateways that it meets
 
     def is_separated(self, peer: Peer, beat: Heartbeat) -> bool:
-        """True if a forced roster separates this gateway's log from the peer's log. The excluded gateway halts, and the others
-        ignore its views.
+        """True if a forced roster excludes this gateway or the peer from the other one's group.
+
+        If it excludes this gateway, halt. If it excludes the peer, the caller ignores the peer's view.
         """
         state = self._window.state
         if not beat.log or beat.log != self._window.log():
             return False
-        # The peer knows a forced roster that is not in this log and does not name this gateway.
+        # `out` is the peer's report that a forced roster excludes this gateway; a log with the same roster is not affected.
         if beat.out and beat.forced > state.forced:
             self._flush.halt_removed(
                 f"the group continued without gateway {self._identity.gateway!r}: as {state.gateway_text(peer.number)} reports, an "
@@ -209,10 +212,10 @@ class ForcedRoster:
         return beat.forced < state.forced and self.left_out(peer)
 
     def left_out(self, peer: Peer) -> bool:
-        """True if the forced roster excludes the peer, according to the peer's last heartbeat.
+        """True if this log's forced roster excludes the peer, according to the peer's last heartbeat.
 
-        Either the roster does not name the peer, or the peer's log holds a different decided frame at the position of the forced
-        ROSTER. The second case covers a name that now belongs to a different disk.
+        A peer is excluded if no roster names it, or if its log has a different decided frame at the position of the forced ROSTER.
+        The second case also finds a gateway whose name or number now belongs to another disk.
         """
         if peer.number not in self._peers.rosters.known:
             return True

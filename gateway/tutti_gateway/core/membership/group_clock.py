@@ -1,4 +1,6 @@
-"""The group's clock: wall time from several gateways' clocks, because a single clock may be wrong by years (M26)."""
+"""The group's clock: wall time from the clocks of several gateways, because a single clock may be wrong by years (membership,
+M26).
+"""
 
 from __future__ import annotations
 
@@ -11,13 +13,12 @@ from tutti_gateway.core.view.peers import Peers
 class Clocks:
     """Wall time for ticks and for the age of records.
 
-    The group's clock is the lower median of the clocks of this gateway and of the voters that it hears. If fewer than half of these
-    clocks are wrong, the median is still between two right clocks. Of two clocks the earlier one counts: ticks may then stand
-    still, but nothing is trimmed early. A gateway that hears no other clock uses its own. It believes a forward leap of that clock
-    only after the leap has lasted for some time (M27).
+    The group's clock is the lower median of the clocks of this gateway and of the live voters. If fewer than half of these clocks
+    are wrong, the median lies between two right clocks. Of two clocks the earlier one counts, so that retention trims nothing too
+    early; at worst, the time of ticks does not advance. A gateway without other clocks uses its own clock. If that clock jumps
+    forward, the gateway ignores the leap until it has lasted for some time (M27).
 
-    Between two readings the time follows the monotonic clock. So a leap of this gateway's wall clock has no effect before the next
-    reading.
+    Between two readings, the time follows the monotonic clock, so a leap of the wall clock has no effect before the next reading.
 
     Attributes:
         ahead_us: this gateway's own clock minus the group's clock at the last reading.
@@ -28,15 +29,15 @@ class Clocks:
         self._heartbeat_us = context.config.heartbeat_us
         self._outbox = context.outbox
         self._peers = peers
-        self._leapt_us: int | None = None  # time at which a leap of the only available clock was first seen
+        self._leapt_us: int | None = None  # time of the first reading after a forward leap, while no other clock is available
         self.ahead_us = 0
         self.offset_us: int | None = None
 
     def wall_us(self) -> int:
-        """Return the wall time (us, UTC) of this moment."""
+        """Read the clocks, and return the group's current wall time (us, UTC)."""
         now = self._outbox.now
         clocks = sorted([now.wall_us, *self._heard(now)])
-        # With the lower median, a tick is never in the future of a correct clock.
+        # A tick in the future could not be undone, so of two middle clocks the earlier one counts.
         wall_us = clocks[(len(clocks) - 1) // 2] if len(clocks) > 1 else self._alone(now)
         if len(clocks) > 1:
             self._leapt_us = None
@@ -44,16 +45,16 @@ class Clocks:
         return wall_us
 
     def _heard(self, now: Now) -> list[int]:
-        """Return the current clocks of the live voters. A heartbeat of an older release carries no clock."""
+        """Return the current clocks of the live voters, except those of older releases, whose heartbeats contain no clock."""
         return [
-            # Half a round trip, and the age of the heartbeat, have passed since the peer read its clock.
+            # The peer read its clock half a round trip before its heartbeat arrived.
             peer.beat.wall_us + peer.rtt_us // 2 + now.mono_us - peer.received_us
             for peer in self._peers
             if peer.beat is not None and peer.beat.wall_us and peer.fresh(self._heartbeat_us) and self._peers.voter(peer.number)
         ]
 
     def _alone(self, now: Now) -> int:
-        """Return the time of this gateway's clock. Ignore a forward leap that has not lasted long enough."""
+        """Return the time of this gateway's own clock, but without a recent forward leap."""
         expected_us = now.wall_us if self.offset_us is None else now.mono_us + self.offset_us
         if now.wall_us - expected_us <= limits.CLOCK_LEAP_US:
             self._leapt_us = None

@@ -25,17 +25,17 @@ from tutti_gateway.core.view.phases import Phase
 
 
 class Views(Protocol):
-    """Calls of membership to *flush*."""
+    """Calls of *membership* to *flush*."""
 
     watermark: int
 
     @property
     def phase(self) -> Phase:
-        """Phase of this member."""
+        """Current phase of this member in a view change."""
 
     @property
     def attempt(self) -> int:
-        """View that this member proposes; 0 if it proposes none."""
+        """Id of the view that this member proposes; 0 if it proposes none."""
 
     @property
     def end(self) -> int:
@@ -43,33 +43,33 @@ class Views(Protocol):
 
     @property
     def ready(self) -> bool:
-        """True if this member is outside the view that decides, and holds all decided frames."""
+        """True if this member is in no view but holds all decided frames, so that a view can add it without waiting."""
 
     def campaign(self, members: tuple[int, ...]) -> None:
-        """Propose a view."""
+        """Propose a view of these members."""
 
     def catch_up(self) -> None:
-        """Run one heartbeat of a member that is in no view."""
+        """Run one heartbeat of a member that is in no view: copy decided frames from another gateway."""
 
     def lost(self) -> None:
-        """Abandon the view."""
+        """Abandon the view, so that this member is in no view."""
 
     def stop(self) -> None:
-        """Stop, because nothing is in progress."""
+        """Stop in order, because no frame and no request is in progress."""
 
 
 class Others(Leavers, Protocol):
-    """Calls of membership to the layers above it."""
+    """Calls of *membership* to the layers above it."""
 
     @property
     def own_low(self) -> bool:
         """True if this gateway's disk accepts no batches."""
 
     def log_end_reported(self, member: int, end: int) -> None:
-        """Note that a member's log reaches the position."""
+        """Report that a member's log reaches `end`, so that lost frames up to there are detected."""
 
     def send_decisions(self) -> None:
-        """Send the decision to all members."""
+        """Send the last decision to the members that have not received it yet."""
 
 
 class Membership:
@@ -96,16 +96,16 @@ class Membership:
         self._force = force
         self.duties = CoordinatorDuties(context, peers)
         self._config_crc = peers.config_crc
-        self._leader = 0  # the live coordinator and its view; 0 if none is heard
+        self._leader = 0  # the coordinator whose claim arrived last; 0 before the first claim
         self._leader_view = 0
         self._leader_missed = limits.BOOT_HEARTBEATS_MAX
-        self._waiting = 0  # number of heartbeats since a majority lost its coordinator
+        self._waiting = 0  # number of heartbeats for which a majority has had no coordinator
         self._patience = 0  # number of heartbeats to wait before the next candidacy
         self._viewless = limits.PAUSE_HEARTBEATS
         self._unserved = 0  # number of heartbeats without a view that decides
         # remaining heartbeats for which this gateway does not coordinate, because its own disk makes no progress
         self._resigned = 0
-        self._needs_more = False  # True if the last candidacy failed because the answers did not suffice for a corrupt log
+        self._needs_more = False  # True if the last proposal failed because too few answers showed what a corrupt log contained
         self._round = 0
         self.leaving = OrderlyStop(context, peers, others)
         self._promise = PromiseWait(context, peers, flush)
@@ -114,41 +114,41 @@ class Membership:
 
     @property
     def misses(self) -> bool:
-        """True if this member hears no coordinator."""
+        """True if this member has received no claim of a coordinator for the boot period."""
         if self._leader == self._view_state.me and self._leader:
-            # The first echoes of a view arrive one round trip after the first heartbeats of its coordinator.
+            # A new coordinator gets its first echoes only after one round trip, so it has the same time as its members.
             return self._leader_missed >= limits.BOOT_HEARTBEATS
         peer = self.peers.get(self._leader)
         period = peer.boot_beats(self._config.heartbeat_us) if peer is not None else 0
         return self._leader_missed >= period
 
     def leads(self, sender: int) -> bool:
-        """True if this member hears no coordinator but `sender`."""
+        """True if this member receives heartbeats of no other coordinator than `sender`."""
         return self.misses or self._leader == sender
 
     def _claim(self) -> int:
-        """Return the view that this gateway coordinates or is about to install, if a majority echoes its heartbeats; else 0
-        (membership, M4).
+        """Return the view that this gateway coordinates or proposes, if a majority echoes its heartbeats; else 0 (membership,
+        M4).
         """
         view_state = self._view_state
         view = view_state.view if view_state.coordinating else self._flush.attempt
-        # A coordinator whose disk makes no progress must not block the group (membership, M4).
+        # Without its claim, a coordinator whose disk makes no progress is replaced and no longer blocks the group (membership, M4).
         if not view or self._resigned or (view_state.draining and not self._window.frames):
             return 0
         now_us, heartbeat_us = self._outbox.now.mono_us, self._config.heartbeat_us
-        # An echo proves that both directions work, so a coordinator that cannot receive loses its claim (membership, M5).
+        # A coordinator that can send but not receive gets no echoes, and so loses its claim (membership, M5).
         hearing = [peer.number for peer in self.peers if now_us - peer.echoed_us <= peer.boot_us(heartbeat_us)]
         return view if self._enough([view_state.me, *hearing]) else 0
 
     def _enough(self, gateways: Sequence[int]) -> bool:
-        """True if the gateways form a majority. A log that has not begun needs all configured gateways."""
+        """True if the gateways form a majority, or all configured gateways if the log has not begun."""
         if self.peers.rosters.blank:
             return set(gateways) >= {number for number, _, _ in self.peers.configured}
         return self.peers.rosters.majority(self.peers.incarnations(gateways))
 
     def _set_leader(self, number: int, view: int) -> None:
-        """Note a confirmed claim. The highest view wins as long as heartbeats claim it."""
-        # A claim for a higher view beats a claim for a lower one (RESOLVE, membership M13).
+        """Follow the coordinator that claims the view, unless another one claims a higher view."""
+        # Of two coordinators, the one of the higher view wins, because its view ended the other one (RESOLVE, membership M13).
         if self.misses or view >= self._leader_view:
             self._leader, self._leader_view, self._leader_missed = number, view, 0
             self._waiting = 0
@@ -156,17 +156,16 @@ class Membership:
     # Messages
 
     def on_heartbeat(self, sender: int, beat: Heartbeat) -> None:
-        """Handle the soft state of another gateway."""
+        """Store the soft state of another gateway, follow its claim, and propose a view if no coordinator is left."""
         peer, view_state = self.peers.get(sender), self._view_state
         if peer is None:
             return
         if self._force.is_separated(peer, beat):
             if view_state.active:
-                # The heartbeat reports the exclusion to the peer. The peer then halts before it decides anything with other
-                # excluded gateways.
+                # The answer reports the exclusion, so that the peer halts before it forms a view with other excluded gateways.
                 self._send_heartbeat(peer, self._heartbeat())
             return
-        # Before the log assigns numbers, each gateway numbers the others itself. So the number in a claim proves nothing.
+        # On a blank log, each gateway numbers the others by its own configuration, so the number in a claim proves nothing.
         if beat.claim and coordinator_of(beat.claim) != sender and not self.peers.rosters.blank:
             self._outbox.drop(beat, sender, f"view {view_text(beat.claim)} names another coordinator")
             return
@@ -175,24 +174,23 @@ class Membership:
         peer.lag = max(0, self._window.frontier - beat.frontier)
         if beat.echo_us and peer.echoed_us < beat.echo_us <= now_us:  # 0 means no echo
             peer.echoed_us = beat.echo_us
-            peer.measured(now_us - beat.echo_us - beat.held_us)  # without the time from arrival to echo at the peer
+            peer.measured(now_us - beat.echo_us - beat.held_us)  # `held_us` is the time that the peer kept the heartbeat
         if beat.claim:
             self._set_leader(sender, beat.claim)
-        # A leaving coordinator abandons its claim, so candidates need not wait for the boot period (lifecycle, L14).
+        # A coordinator that leaves gives up its claim, so candidates need not wait for the boot period (lifecycle, L14).
         elif sender == self._leader and beat.leaving:
             self._leader_missed = limits.BOOT_HEARTBEATS_MAX
         if beat.view == view_state.view and view_state.view:
             self._others.log_end_reported(sender, beat.end)
         if beat.claim == beat.view > view_state.view > 0:
-            # A different view is active (RESOLVE, membership M13), so this view ends. A gateway that is not a member of that view
-            # joins later.
+            # A coordinator claims a higher view, so this view has ended, even if this member is not in the new one (RESOLVE, M13).
             self._flush.lost()
         self._maybe_campaign()
 
     def on_link(self, event: LinkChanged) -> None:
-        """Note that a connection broke or is restored.
+        """Handle the break or restoration of a connection. A break makes the peer a suspect at once.
 
-        A break makes the peer a suspect at once. Before the view changes, the suspect is still probed, or a majority must miss it.
+        A view still ends only after the coordinator has probed the suspect, or after a majority has lost the coordinator.
         """
         peer = self.peers.get(event.peer)
         if peer is None:
@@ -208,14 +206,14 @@ class Membership:
                 self._maybe_campaign()
 
     def on_probe(self, sender: int) -> None:
-        """Answer a member that suspects this gateway or asks for its view and frontier."""
+        """Answer a probe at once with a heartbeat, which shows that this gateway is alive and reports its view and frontier."""
         peer = self.peers.get(sender)
         if peer is not None:
-            self._others.send_decisions()  # the receiver must have the decision before it reads the frontier
+            self._others.send_decisions()  # CONFIRM must arrive before the heartbeat, which reports the new frontier
             self._send_heartbeat(peer, self._heartbeat())
 
     def inquire(self) -> None:
-        """Ask every voter for a heartbeat that echoes a heartbeat sent now."""
+        """Send a heartbeat and a probe to every voter, so that each one answers at once with an echo of this heartbeat."""
         self._others.send_decisions()
         base = self._heartbeat()
         for peer in self.peers:
@@ -226,14 +224,14 @@ class Membership:
     # Time
 
     def started(self) -> None:
-        """Begin when the stack has started."""
+        """Propose a view at once if this gateway is a majority by itself, as in a group of one."""
         self._maybe_campaign()
 
     def beat(self) -> None:
-        """Run one heartbeat."""
+        """Run one heartbeat: count silence, send heartbeats, and act as coordinator, learner or candidate."""
         self.peers.refresh()
         for peer in self.peers:
-            # This gateway counts its own heartbeats. So a process that was paused does not suspect its peers (membership, M3).
+            # Silence is counted in this gateway's own heartbeats, so a process that was paused suspects no peer (membership, M3).
             peer.missed = min(peer.missed + 1, limits.BOOT_HEARTBEATS_MAX)
         self._leader_missed = min(self._leader_missed + 1, limits.BOOT_HEARTBEATS_MAX)
         self._resigned = max(self._resigned - 1, 0)
@@ -246,11 +244,11 @@ class Membership:
         self._force.beat()
         self._announce(scheduled=True)
         self._pause()
-        # A different view is active, or the candidate will never install the promised view.
+        # If the promised view can no longer be formed, this member must be free to join another one.
         if self._promise.beat(0 if self.misses else self._leader, self._leader_view):
             self._flush.lost()
         if self._view_state.coordinating:
-            # A removed coordinator decides the frames in progress and hands over, like a leaving one.
+            # A coordinator that was removed from the roster hands over like one that leaves, so that no frame is lost.
             self._view_state.draining = self._view_state.draining or self.peers.removed
             self._coordinate()
         elif self._flush.phase is Phase.SEARCHING and not self._others.own_low:
@@ -259,9 +257,10 @@ class Membership:
         self.leaving.beat()
 
     def _pause(self) -> None:
-        """After a long time without a coordinator, abandon the view and stop keeping client messages.
+        """After a long time without a coordinator, abandon the view and refuse client messages.
 
-        Client messages are also refused at a gateway that hears a coordinator, but whose slow disk keeps it out of the view.
+        Client messages are also refused if this gateway receives heartbeats of a coordinator but stays outside its view, for
+        example because of a slow disk.
         """
         view_state = self._view_state
         self._viewless = self._viewless + 1 if self.misses else 0
@@ -278,23 +277,23 @@ class Membership:
         if not self._view_state.draining:
             self._flush.campaign(members)
         elif self.duties.has_absent:
-            # A member that does not vote blocks all frames in progress, so this coordinator cannot finish them.
-            # It gives up its claim, so that another gateway can end this view.
+            # A coordinator that hands over orders no new view, but a member that does not vote keeps its frames undecided.
+            # Without the claim, another gateway can end this view.
             self._resigned = 2 * self._config.atomic_period_heartbeats
 
     def suspect(self, member: int, reason: str) -> None:
-        """Handle a report of *atomic* that the member blocks the group."""
+        """Make the coordinator boot a member that blocks the group, or give up the claim if this gateway blocks it."""
         self._outbox.suspect(member, reason)
         if member != self._view_state.me:
             self.duties.stuck[member] = self._config.atomic_period_heartbeats
         elif not self.peers.alone:
-            # This gateway's disk makes no progress, so another gateway should coordinate.
+            # This gateway's own disk makes no progress, so another gateway should coordinate.
             self._resigned = 2 * self._config.atomic_period_heartbeats
 
     # Candidates
 
     def _maybe_campaign(self, beat: bool = False) -> None:
-        """Propose a view if a majority hears no coordinator and it is this gateway's turn (membership, M9 to M12)."""
+        """Propose a view if a majority has lost its coordinator and it is this gateway's turn (membership, M9 to M12)."""
         flush, me = self._flush, self._view_state.me
         if not self.misses or self.leaving.requested or self._resigned or not me or flush.attempt:
             return
@@ -307,15 +306,14 @@ class Membership:
             self._waiting = 0
             return
         self._waiting += beat
-        # A live voter also has a rank if it has not yet reported that the coordinator is missing.
+        # All gateways should compute the same ranks, so voters that have not yet noticed the loss are ranked too.
         voters = {me, *missing, *(peer.number for peer in self.peers if self._may_propose(peer))}
-        # The oldest live voter with a recent log proposes first (membership, M11).
+        # The oldest members with a recent log propose first, because the group knows their order from the log (membership, M11).
         rank = succession(self._window.state.members, {number: self._log_end_of(number) for number in voters}).index(me)
-        # Each rank waits until the candidate of the previous rank could have been heard. Otherwise candidates keep undoing each
-        # other's views.
+        # Without a delay for each rank, candidates would propose at the same time and undo each other's views.
         if self._patience or self._waiting < rank * (limits.CANDIDATE_HEARTBEATS + 2 * self.peers.round_beats()):
             return
-        # All live gateways are asked. One that still hears a coordinator refuses, or loses that coordinator a moment later.
+        # A gateway that has not yet noticed the loss gets the proposal too, because its log may be needed.
         answering = [peer.number for peer in there]
         able = [number for number in answering if not self.duties.must_wait(number) and not self.peers.low(number)]
         chosen = able if not self._needs_more and self._enough([me, *set(able) & set(missing)]) else answering
@@ -328,14 +326,14 @@ class Membership:
         return self.peers.rosters.blank or self.peers.voter(number)
 
     def _may_answer(self, peer: Peer) -> bool:
-        """True if the gateway is live and its answer counts."""
+        """True if the gateway is live, and its answer may count in the choice of a log."""
         beat = peer.beat
         if beat is None or not self.peers.fresh(peer.number) or beat.leaving:
             return False
         if (
             not self._votes(peer.number)
             and not self.peers.counts(peer.number)
-            # A learner that has caught up may join the view before it votes.
+            # A learner becomes a voter only when it is in a view, so one that has caught up may join.
             and not (beat.ready and self.peers.member(peer.number))
         ):
             return False
@@ -347,28 +345,29 @@ class Membership:
         return self._window.log()
 
     def _log_end_of(self, number: int) -> tuple[int, int]:
-        """Return (accepted view, end) of the gateway's log, according to its heartbeat."""
+        """Return (accepted view, end) of the gateway's log, from its last heartbeat."""
         if number == self._view_state.me:
             return self._view_state.accepted, self._flush.end
         peer = self.peers.get(number)
         return (peer.beat.accepted, peer.beat.end) if peer is not None and peer.beat is not None else (0, 0)
 
     def campaign_failed(self, stalled: Sequence[int], unresolved: bool) -> None:
-        """Handle a failed proposal. Other candidates may try, and later this one again.
+        """Let other candidates propose after a failed attempt, before this gateway proposes again.
 
-        `unresolved` is True if the answers did not suffice for a corrupt log. The next proposal then asks all live gateways.
+        `unresolved` is True if the answers did not show what a corrupt log contained. The next proposal then goes to all live
+        gateways.
         """
         for member in (number for number in stalled if number != self._view_state.me):
             self.duties.booted(member)
         self._needs_more = unresolved
-        # A random wait prevents two candidates from failing together again.
+        # If two candidates failed because of each other, different random waits separate their next attempts.
         self._patience = 1 + self._random.randrange(limits.RETRY_HEARTBEATS_MAX + 4 * self.peers.round_beats())
         if self._leader == self._view_state.me:
             self._leader_missed = limits.BOOT_HEARTBEATS_MAX
         self._waiting = 0
 
     def installed(self) -> None:
-        """Begin an installed view."""
+        """Follow the coordinator of the view that was just installed."""
         self.duties.installed()
         self._viewless = self._waiting = 0
         self._needs_more = False
@@ -377,15 +376,15 @@ class Membership:
     # Heartbeats
 
     def _announce(self, scheduled: bool = False) -> None:
-        """Send a heartbeat to all peers. In a large group, most peers take turns in receiving one (membership, M8)."""
-        if not scheduled:  # a heartbeat in turn follows a CONFIRM of *atomic* in the same step
-            self._others.send_decisions()  # the receiver must have the decision before it reads the frontier
+        """Send a heartbeat to all peers, or in a large group to the coordinator and some peers in turn (membership, M8)."""
+        if not scheduled:  # at a scheduled heartbeat, *atomic* sends CONFIRM to all members later in the same step
+            self._others.send_decisions()
         base = self._heartbeat()
         peers = list(self.peers)
         rounds = -(-len(peers) // limits.HEARTBEATS_A_TURN)
         self._round = (self._round + 1) % rounds if rounds > 1 else 0
         for index, peer in enumerate(peers):
-            # The coordinator must hear every member, and every member must hear the coordinator.
+            # Boots and claims depend on heartbeats between the coordinator and each member, so these take no turns.
             near = self._view_state.coordinating or peer.number == self._view_state.coordinator
             if near or self.misses or index % rounds == self._round:
                 self._send_heartbeat(peer, base)
@@ -425,17 +424,17 @@ class Membership:
     # Leaving
 
     def leave(self) -> None:
-        """Stop in order. First decide the batches of this gateway's clients, then let the group continue without this gateway."""
+        """Stop in order: decide the batches of this gateway's clients, then let the group continue without this gateway."""
         if self._flush.phase is Phase.STOPPED:
             return
         invariant(self._flush.phase is not Phase.BORN, "LeaveAsked came before Started")
         self.leaving.begin()
-        # A halted member has nothing to hand over, so it stops at once.
+        # A halted member takes no part in the group, so it has nothing to hand over.
         if not self._view_state.active:
             self._flush.stop()
 
     def end_of_step(self) -> None:
-        """Stop when leaving is complete."""
+        """Stop if the group continues without this gateway, or if the stop has waited long enough."""
         view_state = self._view_state
         if not self.leaving.requested or not view_state.active:
             return

@@ -12,28 +12,28 @@ from tutti_gateway.core.view.phases import Phase
 
 
 class Views(Protocol):
-    """Phase and attempt of this member, from *flush*."""
+    """The state of *flush* on which the wait depends."""
 
     @property
     def phase(self) -> Phase:
-        """Phase of this member."""
+        """Current phase of this member in a view change."""
 
     @property
     def attempt(self) -> int:
-        """View that this member proposes; 0 if it proposes none."""
+        """Id of the view that this member proposes; 0 if it proposes none."""
 
 
 class PromiseWait:
-    """The wait for another gateway's view that this member has promised."""
+    """The wait of a member for a view that it has promised to another gateway."""
 
     def __init__(self, context: Context, peers: Peers, flush: Views) -> None:
         self._config = context.config
         self._view_state = context.view_state
         self._peers = peers
         self._flush = flush
-        self._view = 0  # the promised view at the last heartbeat, and the number of heartbeats since the promise
-        self._beats = 0
-        self._unknown = 0  # number of heartbeats for which the candidate of the promised view has not known that view
+        self._view = 0  # the promised view at the last heartbeat
+        self._beats = 0  # number of heartbeats since the promise
+        self._unknown = 0  # number of heartbeats for which the candidate has reported a lower promise than the promised view
         self._overtaken = 0  # number of heartbeats for which a view other than the promised one has been active
 
     @property
@@ -41,9 +41,9 @@ class PromiseWait:
         return self._flush.phase in (Phase.PROMISED, Phase.ADOPTING, Phase.ACCEPTING) and not self._flush.attempt
 
     def beat(self, leader: int, leader_view: int) -> bool:
-        """Count one heartbeat. Return True if the member must abandon the promised view and catch up as a learner.
+        """Count one heartbeat. Return True if the member must abandon the promised view, which can no longer be formed.
 
-        `leader` is the live coordinator, 0 if there is none. `leader_view` is the view of the last leader.
+        `leader` is the live coordinator, 0 if there is none. `leader_view` is the view that the last coordinator claimed.
         """
         self._beats = self._beats + 1 if self._view == self._view_state.promised else 0
         self._view = self._view_state.promised
@@ -53,10 +53,10 @@ class PromiseWait:
         return self._overtaken > 1 or self._unknown > limits.BOOT_HEARTBEATS
 
     def awaited(self, viewless: int) -> bool:
-        """True if the candidate of the promised view is live and its turn has not ended.
+        """True if this member should propose no view, because the candidate of the promised view is live and may still succeed.
 
-        After a long time without a view (`viewless` heartbeats), the turn ends when the candidate's answer can have arrived.
-        Otherwise a far candidate would undo every view except its own.
+        Normally a live candidate has unlimited time. After many heartbeats without a view (`viewless`), it has only the time that
+        its answer needs, because a far candidate would otherwise undo every view except its own.
         """
         view_state, peers = self._view_state, self._peers
         if not self._waits:
@@ -65,22 +65,24 @@ class PromiseWait:
         return (young or viewless < 2 * self._config.atomic_period_heartbeats) and peers.fresh(coordinator_of(view_state.promised))
 
     def _is_unknown(self) -> bool:
-        """True if the candidate reports that it has not promised its own view. A candidate promises durably before it proposes, so
-        this view will never be installed.
+        """True if the candidate reports that it has not promised its own view.
+
+        A candidate promises durably before it proposes. If its heartbeats still report a lower promise, the candidate has lost its
+        promise and will never install the view.
         """
         promised = self._view_state.promised
         candidate = self._peers.get(coordinator_of(promised))
         return candidate is not None and candidate.beat is not None and candidate.beat.promised < promised
 
     def _is_overtaken(self, leader: int, leader_view: int) -> bool:
-        """True if a view other than the promised one is active: its coordinator or some of its members are heard.
+        """True if a view other than the promised one is active, because heartbeats of its coordinator or its members arrive.
 
-        The members count too, because the coordinator may not be in this gateway's log yet.
+        Heartbeats of members count too, because this gateway may not know the coordinator yet: its log may be too old.
         """
         promised = self._view_state.promised
         if leader not in (0, self._view_state.me, coordinator_of(promised)) and leader_view != promised:
             return True
-        # Members install the promised view earlier than its coordinator, which waits for all of them.
+        # The members install the promised view before its coordinator does, so a member in that view does not prove another view.
         return any(
             peer.beat is not None
             and self._peers.fresh(peer.number)

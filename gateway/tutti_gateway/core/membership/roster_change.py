@@ -1,8 +1,8 @@
 """Roster changes: one gateway at a time, through the log (protocol/membership, M22 to M24).
 
-An added gateway first enters the roster without a vote, and votes when it has caught up. The gateway's new incarnation replaces a
-lost disk when the new disk has caught up. A change is reported as done when a majority of the new roster durably knows that the
-change is decided.
+An added gateway first enters the roster without a vote, and gets its vote when it has caught up. If a gateway has lost its disk,
+the roster names the new disk (incarnation) when that disk has caught up. The operator gets the answer *done* when a majority of the
+new roster durably knows that the change is decided.
 """
 
 from __future__ import annotations
@@ -28,22 +28,22 @@ from tutti_gateway.core.view.view_state import NO_LOG, NO_VIEW
 
 
 class Known(Protocol):
-    """Durable knowledge of the frontier."""
+    """The part of *flush* that stores on disk up to which position the log is decided."""
 
     watermark: int
 
     def persist_frontier(self) -> None:
-        """Write the frontier."""
+        """Write the frontier durably."""
 
 
 class Waiting(msgspec.Struct):
     """A change that an operator waits for.
 
     Attributes:
-        asked_us: time of the request, by this gateway's clock.
-        fits: True if the last ROSTER that was decided here after the request contains the change.
-        made: True if the decided roster contains the change, and no ROSTER decided before the request has undone the change.
-        position: position, at or after the ROSTER, that a majority must durably know before the change is reported.
+        asked_us: time of the request, by this gateway's monotonic clock.
+        fits: True if a ROSTER that was decided after the request contains the change, and no later ROSTER has undone it.
+        made: True if the latest decided roster provably contains the change.
+        position: position at or after the ROSTER; a majority must durably know that it is decided before the change is reported.
     """
 
     session: int
@@ -57,7 +57,7 @@ class Waiting(msgspec.Struct):
 
 
 class RosterChanges:
-    """Both roles: handling the request at the operator's gateway, and ordering the change at the coordinator."""
+    """Both roles of a roster change: the gateway that the operator asks, and the coordinator that orders the ROSTER."""
 
     def __init__(self, context: Context, peers: Peers, known: Known, order_roster: Callable[[RosterBody, int], None]) -> None:
         self._outbox = context.outbox
@@ -68,21 +68,21 @@ class RosterChanges:
         self._known = known
         self._order_roster = order_roster
         self._waiting: list[Waiting] = []
-        self._noted = 0  # position that every member must durably note as decided: the last ROSTER, or a later VIEW frame
-        self._last_roster_changes = 0  # value of the window's roster counter at the last check
+        self._noted = 0  # position of the last ROSTER or a later VIEW frame; every member must durably know that it is decided
+        self._last_roster_changes = 0  # value of `window.roster_changes` at the last check
 
-    # At the origin
+    # At the gateway that the operator asks
 
     def on_request(self, event: RosterAsked) -> None:
-        """Handle an operator's request."""
+        """Check an operator's request, and send it to the coordinator or deny it."""
         named = self._named()
-        if not named:  # a blank log contains no roster, so it cannot show that a gateway is missing
+        if not named:  # without a roster in the log, no request can be checked
             self._deny(
                 event.session, event.request, "not_primary", f"{NO_LOG}; ask again at this gateway or at another one", retry=True
             )
             return
         incarnation = event.incarnation
-        # The request names the current disk, so a repeated request is harmless (membership, M23).
+        # A request that names the old disk has no effect after the replacement, so it may be repeated (membership, M23).
         if event.change == "replace" and not incarnation and event.name in named:
             incarnation = named[event.name].incarnation
         ask = AskRoster(event.change, event.name, event.address, incarnation)
@@ -103,6 +103,7 @@ class RosterChanges:
 
     def _send(self, waiting: Waiting) -> None:
         if self._view_state.primary:
+            # The current frontier shows the coordinator that this is not a late copy from before the last ROSTER.
             ask = msgspec.structs.replace(waiting.ask, frontier=self._window.frontier)
             self._outbox.send(self._view_state.coordinator, Asking(self._view_state.view, ask))
 
@@ -110,20 +111,22 @@ class RosterChanges:
         self._outbox.answers(session).append(Denied(request, code, reason, retry))
 
     def on_deny(self, message: Deny) -> None:
-        """Handle a denial by the coordinator."""
+        """Answer the operators whose request the coordinator denies."""
+        # Each copy of a request has another frontier, so requests are compared without it.
         ask = msgspec.structs.replace(message.ask, frontier=0)
         for waiting in [one for one in self._waiting if one.ask == ask and not one.made]:
             self._waiting.remove(waiting)
             self._deny(waiting.session, waiting.request, message.code, message.reason, message.retry)
 
     def session_closed(self, session: int) -> None:
-        """Stop answering a session that has ended. The session's requests continue."""
+        """Send no more answers to a session that has ended. The session's requests continue."""
         for waiting in self._waiting:
             if waiting.session == session:
                 waiting.session = 0
 
     def decided(self, run: tuple[Frame, ...]) -> None:
-        """Handle a decided run. The run is scanned only if the window reports a change of rosters."""
+        """Compare the ROSTER frames of a decided run with the waiting requests."""
+        # Nearly no run contains a ROSTER, so the counter saves the scan.
         if self._last_roster_changes != self._window.roster_changes:
             self._last_roster_changes = self._window.roster_changes
             for frame in run:
@@ -132,9 +135,9 @@ class RosterChanges:
                     self._follow({voter.name: voter for voter in decode_body(RosterBody, frame.body).voters})
 
     def _follow(self, named: dict[str, Voter]) -> None:
-        """End each request whose change an earlier ROSTER made and this ROSTER undid.
+        """Deny each request whose change one ROSTER made and a later ROSTER has undone.
 
-        If the request were repeated, the change would be made twice.
+        Otherwise the repeated request would make the change a second time.
         """
         for waiting in [one for one in self._waiting if not one.made]:
             fits, name = _fits(waiting.ask, named.get(waiting.ask.name)), waiting.ask.name
@@ -146,36 +149,39 @@ class RosterChanges:
             waiting.fits = fits
 
     def primary(self) -> None:
-        """Have the members durably note that the VIEW frame is decided.
+        """Require every member to store durably that the VIEW frame is decided.
 
-        The decision of the VIEW frame covers every earlier ROSTER, even one from before a restart.
+        The VIEW frame comes after every earlier ROSTER, even one from before a restart, so this knowledge covers all of them.
         """
+        # In a group of one, no other gateway needs this knowledge.
         if not self._peers.alone:
             self._noted = self._window.frontier
 
     def _is_made(self, ask: AskRoster, asked_us: int) -> bool:
-        """True if the decided roster contains the change, even if it was decided before the request."""
-        # An undecided ROSTER does not count, because it may still be truncated.
+        """True if the latest decided roster contains the change, even if the change was decided before the request."""
+        # A view change may still truncate an undecided ROSTER.
         if self._window.rosters:
             return False
-        goes = ask.change == "remove" and ask.name == self._name and self._peers.removed  # a removed gateway is in no later view
+        # A gateway that was itself removed is in no later view, so it cannot prove that its roster is the latest one.
+        goes = ask.change == "remove" and ask.name == self._name and self._peers.removed
         if not goes and not self._is_latest(asked_us):
             return False
         return _fits(ask, self._named().get(ask.name))
 
     @property
     def beating(self) -> bool:
-        """True if heartbeats are needed: an operator waits for a change."""
+        """True if heartbeats are needed, because an operator waits for a change."""
         return bool(self._waiting)
 
     def beat(self) -> None:
-        """Run one heartbeat: repeat requests, report completed changes, and make learners that have caught up voters."""
+        """Run one heartbeat: repeat requests, report completed changes, and give a vote to learners that have caught up."""
         if self._known.watermark < self._noted and (self._waiting or not self._peers.alone):
             self._known.persist_frontier()
         for waiting in list(self._waiting):
             waiting.beats += 1
             if not waiting.made and self._is_made(waiting.ask, waiting.asked_us):
                 waiting.made, waiting.position = True, self._noted
+            # A later candidate with an old roster could otherwise undo a change that was already reported.
             if waiting.made and self._is_known(waiting.position):
                 self._waiting.remove(waiting)
                 self._outbox.answers(waiting.session).append(Done(waiting.request))
@@ -194,10 +200,11 @@ class RosterChanges:
             self._promote()
 
     def _is_latest(self, asked_us: int) -> bool:
-        """True if this log holds every ROSTER that was decided before `asked_us`. So no ROSTER that undoes the change is missing.
+        """True if this log provably holds every ROSTER that was decided before `asked_us`.
 
-        All members hold the frames that their view decides. If a majority has promised no later view since that time, no later view
-        had begun. A gateway that was just cut off still takes its view for the last one, so it needs this proof.
+        Every member of a view holds all frames that the view decides. If a majority answers after `asked_us` and has promised no
+        later view, no later view had decided a frame by then. Without this proof, a gateway that was just cut off would report an
+        old roster.
         """
         view_state = self._view_state
         if not view_state.primary or not view_state.current(view_state.view):
@@ -216,24 +223,25 @@ class RosterChanges:
     # At the coordinator
 
     def _may_order(self) -> bool:
-        """True if the view's VIEW frame and the previous ROSTER are decided."""
+        """True if this member coordinates, and the VIEW frame and the previous ROSTER are decided."""
         view_state = self._view_state
         return view_state.coordinating and view_state.primary and not view_state.draining and not self._window.rosters
 
     def _rosters(self) -> Rosters:
-        """Return the rosters that count in the log now. `Peers` is updated only at the next heartbeat. A ROSTER based on an older
-        roster would undo the change between the two.
+        """Return the rosters that count in the log now.
+
+        The rosters in `Peers` are updated only at the next heartbeat. A ROSTER based on an older roster would undo the last change.
         """
         return rosters_of(self._window.state, self._window.rosters)
 
     def _named(self) -> dict[str, Voter]:
-        """Return the last roster by name."""
+        """Return the gateways of the last roster, by name."""
         return {voter.name: voter for voter in self._rosters().named.values()}
 
     def order(self, origin: int, ask: AskRoster) -> None:
         """Order the ROSTER that makes a requested change, or deny the request."""
         if not self._may_order() or ask.frontier < self._noted:
-            return  # the waiting gateway asks again; a late copy may request a change that was undone since
+            return  # a late copy may request a change that was undone since; a gateway that still waits asks again
         named = self._named()
         try:
             voters = self._wanted(ask, named)
@@ -241,9 +249,9 @@ class RosterChanges:
             self._outbox.send(origin, Deny(self._view_state.view, ask, "roster", str(error), False))
             return
         if voters is None:
-            return  # the change is already made, so the log has answered
+            return  # the log already contains the change, and the origin sees it there
         if ask.change == "add" and self._is_counted(ask.name):
-            return  # the waiting gateway asks again
+            return  # the origin repeats the request until its removal is durably known
         reason = self._objection(ask, voters)
         if reason:
             self._outbox.send(origin, Deny(self._view_state.view, ask, "roster", reason, True))
@@ -251,8 +259,9 @@ class RosterChanges:
             self._order_voters(voters, origin)
 
     def _is_counted(self, name: str) -> bool:
-        """True if a removed gateway may still count in the log of a majority. Until then it answers under its old number. A ROSTER
-        that adds it again gives it a new number.
+        """True if a removed gateway may still count as a voter in the logs of a majority.
+
+        During that time the gateway must answer under its old number, so no ROSTER may give it a new number.
         """
         return name in self._window.state.removed and not self._is_known(self._noted)
 
@@ -274,7 +283,7 @@ class RosterChanges:
             _check_address(ask, voters)
             if len(voters) >= common_limits.ROSTER_MAX:
                 raise UsageError(f"the roster names {len(voters)} gateways, which is the limit")
-            # The new gateway votes only after a second ROSTER, when it has caught up (membership, M23).
+            # A new gateway that lags would block the group, so it votes only after a second ROSTER (membership, M23).
             return [*voters, Voter(self._window.state.next_gateway, ask.name, b"", ask.address, False)]
         if ask.change not in ("remove", "replace"):
             raise UsageError(f"{ask.change!r} is not a change of a roster: use add, remove or replace")
@@ -289,11 +298,11 @@ class RosterChanges:
                     "or stop it to end the group"
                 )
             return [voter for voter in voters if voter.name != ask.name]
-        # The named disk has already been replaced, so a repeated request changes nothing (membership, M23).
+        # If the roster no longer names the old disk, the replacement is already made (membership, M23).
         if named[ask.name].incarnation != ask.incarnation:
             return None
         peer = self._peers.get(named[ask.name].number)
-        # If no heartbeat has arrived, the new disk is unknown, and `_objection` denies the request.
+        # Before the first heartbeat of the new disk, its incarnation is unknown, and `_objection` denies the request.
         if peer is None or not peer.incarnation:
             return voters
         changed = msgspec.structs.replace(named[ask.name], incarnation=peer.incarnation, voting=True)
@@ -302,9 +311,10 @@ class RosterChanges:
     def _objection(self, ask: AskRoster, voters: list[Voter]) -> str:
         """Return the reason why the change cannot be made now; empty if it can."""
         new = Rosters([{voter.number: voter for voter in voters}])
+        # Without a voter, the group could never decide again.
         if new.blank:
             return f"gateway {ask.name!r} is the last voter: remove it after another gateway has caught up"
-        # The view must decide the ROSTER and every frame after it (membership, M22).
+        # The current view must be able to decide the ROSTER and every frame after it (membership, M22).
         if not new.majority(self._peers.incarnations(self._view_state.members)):
             return "the view would not hold a majority of the new roster"
         if ask.change == "replace":
@@ -320,7 +330,7 @@ class RosterChanges:
         return peer is not None and peer.beat is not None and self._peers.fresh(number) and peer.beat.ready
 
     def _promote(self) -> None:
-        """Make an added gateway a voter when it has caught up and is in the view."""
+        """Order a ROSTER that gives a vote to an added gateway, if it is in the view and so has caught up."""
         named = {voter.number: voter for voter in self._named().values()}
         for number, voter in named.items():
             if not voter.voting and number in self._view_state.members:
@@ -338,7 +348,7 @@ class RosterChanges:
 
 
 def _fits(ask: AskRoster, voter: Voter | None) -> bool:
-    """True if a roster contains the change when it has this voter under the name."""
+    """True if a roster contains the requested change. `voter` is the roster's entry under the requested name, None without one."""
     if ask.change == "remove":
         return voter is None
     if ask.change == "add":
@@ -347,10 +357,10 @@ def _fits(ask: AskRoster, voter: Voter | None) -> bool:
 
 
 def _check_address(ask: AskRoster, voters: Sequence[Voter]) -> None:
-    """Check that the others can reach the new gateway at its address, and that no other gateway uses it.
+    """Check that other gateways can reach the new gateway's address, and that no other gateway uses its ports.
 
     Raises:
-        UsageError: the address is unreachable or in use.
+        UsageError: the address is malformed, unreachable or in use, or the name is empty.
     """
     try:
         wanted = parse_member(ask.address)

@@ -1,4 +1,4 @@
-"""Succession list: members by age, followed by members whose logs lag far (Navaratnam 1987, section 3.4; membership, M11)."""
+"""Succession list: gateways by age, followed by gateways whose logs lag far (Navaratnam 1987, section 3.4; membership, M11)."""
 
 from __future__ import annotations
 
@@ -8,18 +8,19 @@ from tutti_gateway.core import limits
 
 
 def by_age(age: Sequence[int], numbers: Sequence[int]) -> list[int]:
-    """Return the gateways, oldest first: members of the last view in their order, then other gateways by number."""
+    """Return the gateways, oldest first: members of the last decided view in their order, then other gateways by number."""
     old = [number for number in age if number in numbers]
     return [*old, *sorted(set(numbers) - set(old))]
 
 
 def succession(age: Sequence[int], logs: Mapping[int, tuple[int, int]]) -> list[int]:
-    """Return the order in which gateways propose a view.
+    """Return the order in which gateways propose a view, the first candidate first.
+
+    A candidate whose log lags far comes after all others, because it would first have to fetch many frames.
 
     Args:
         age: members of the last decided view, oldest first.
-        logs: (accepted view, end of the log) of each possible candidate, by number. A candidate that lags far comes after all
-            others, because fetching the missing frames would take long.
+        logs: (accepted view, end of the log) of each possible candidate, by number.
     """
     accepted, end = max(logs.values())
     behind = {

@@ -1,1 +1,1 @@
-"""*order*: one position for every frame, first in first out for each producer (protocol/order). See NOTES.md."""
+"""*order*: the coordinator gives every frame one position, and keeps the order of each producer (protocol/order). See NOTES.md."""

@@ -1,8 +1,9 @@
 """Decision tables for a batch: one at the origin, one at the coordinator.
 
-The principle of both: **the log answers** (protocol/order, O12). If the log holds the reason against a batch (a duplicate, a newer
-epoch, an abort), the coordinator ignores the batch. The origin answers its client when that reason is decided in the *origin's*
-log, never before. Only a gap or an overlap needs a message, which waits until all frames of the producer are decided.
+Both tables follow one principle: clients get their answers from the log (protocol/order, O12). If the log holds the reason against
+a batch (a duplicate, a newer epoch, an abort), the coordinator ignores the batch. The origin answers its client when that reason is
+decided in the *origin's* log, never before. After a gap or an overlap, the coordinator requests the batches again (RESEND), but
+only when all frames of the producer are decided.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from tutti_gateway.core.order.received_table import LineState
 
 
 class Relation(enum.Enum):
-    """Relation of a batch to its producer's entry."""
+    """Position of a batch relative to the epoch and the highest sequence of its producer."""
 
     OLDER = "of an older epoch"
     NEWER = "of an epoch that has not begun"
@@ -35,7 +36,7 @@ def relation(epoch: int, first: int, last: int, line_epoch: int, line_sequence: 
 
 
 class Admission(enum.Enum):
-    """Action of the origin for a batch that a client submits."""
+    """What the origin does with a batch that a client submits."""
 
     FORWARD = "forward it"
     DUPLICATE = "Duplicate"
@@ -45,7 +46,7 @@ class Admission(enum.Enum):
     REFUSED = "Refused"
 
 
-#: The decided log determines the action. Key: (True if an ABORT closed the epoch, relation).
+#: Decisions of the origin, from its decided log. Key: (True if an ABORT closed the epoch, relation of the batch).
 ADMISSION: dict[tuple[bool, Relation], Admission] = {
     (False, Relation.OLDER): Admission.FENCED,
     (False, Relation.NEWER): Admission.REFUSED,
@@ -63,7 +64,7 @@ ADMISSION: dict[tuple[bool, Relation], Admission] = {
 
 
 class Verdict(enum.Enum):
-    """Action of the coordinator for a forwarded batch."""
+    """What the coordinator does with a forwarded batch."""
 
     ORDER = "order it"
     IGNORE = "ignore it; the log answers"
@@ -72,20 +73,20 @@ class Verdict(enum.Enum):
 
 
 class Seen(enum.Enum):
-    """State of an epoch at the coordinator: a state of the log (`LineState`), or `AWAITED`, which only the coordinator knows."""
+    """State of an epoch at the coordinator: a state from the log (`LineState`), or `AWAITED`, which the log does not show."""
 
     OPEN = "open"
-    AWAITED = "awaited"  # the next epoch was requested and waits until all frames of this epoch are decided
+    AWAITED = "awaited"  # a request for the next epoch waits until all frames of this epoch are decided
     OPENING = "opening"
     CLOSED = "closed"
 
 
 def seen(state: LineState, awaited: bool) -> Seen:
-    """Return the coordinator's state of an entry; `awaited` is True if an EPOCH waits for its frames."""
+    """Return the state of an epoch at the coordinator. `awaited` is True if a request for the next epoch waits."""
     return Seen.AWAITED if awaited and state is LineState.OPEN else Seen[state.name]
 
 
-#: The entry at the end of the log determines the action.
+#: Decisions of the coordinator, from the end of its log, undecided frames included.
 VERDICT: dict[tuple[Seen, Relation], Verdict] = {
     (Seen.OPEN, Relation.OLDER): Verdict.IGNORE,
     (Seen.OPEN, Relation.NEWER): Verdict.REFUSE,

@@ -1,8 +1,8 @@
 """Client requests that wait for the log: epochs, topics, offset commits and FORGETs.
 
-A request goes to the coordinator like a batch. The coordinator orders a frame, or does nothing if a frame in the log already
-answers the request. The client gets its answer when that frame is decided in *this* gateway's log. A request is denied by a message
-only if no frame will answer it.
+The gateway sends a request to the coordinator like a batch. The coordinator orders a frame, or does nothing if a frame in the log
+already answers the request. The client gets its answer when that frame is decided in *this* gateway's log. The coordinator sends a
+denial (DENY) only if no frame will answer the request.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from tutti_gateway.core.context import Context
 from tutti_gateway.core.order.received_table import Names, ReceivedTable
 from tutti_gateway.core.protocol.messages import Ask, AskEpoch, AskForget, Asking, AskOffsets, AskRoster, AskTopic, Deny
 
-#: Calls back with True when this log holds all decided frames, or with False if that is unknown (`ReadIndex.confirm`).
+#: Calls its argument with True when this log provably holds all decided frames, or with False without proof (`ReadIndex.confirm`).
 Confirm = Callable[[Callable[[bool], None]], None]
 
 
@@ -37,11 +37,11 @@ class Request:
 
 
 class Requests:
-    """The waiting requests, grouped by what they ask for. Only the first of a reader's offset commits is sent to the coordinator.
+    """The waiting requests, grouped by what they ask for. Of the commits of one reader, only the first is sent to the coordinator.
 
-    `names` maps names to numbers in the decided log. `confirm` checks whether this log holds all decided frames. Only then is a
-    refusal final (protocol/order, O28). A gateway that lags denies a request with `behind`, so that another gateway can answer.
-    `count` is the number of requests that wait for the log or for `confirm`.
+    `names` maps names to numbers in the decided log. `confirm` checks whether this log holds all decided frames, because a refusal
+    is final only then (protocol/order, O28). A gateway that lags denies a request with code `behind`, so that the client asks
+    another gateway. `count` is the number of requests that wait for the log or for `confirm`.
     """
 
     def __init__(self, context: Context, received: ReceivedTable, confirm: Confirm) -> None:
@@ -59,7 +59,7 @@ class Requests:
     # From the client
 
     def epoch(self, session: int, number: int, name: str, instance: bytes, epoch: int) -> None:
-        """Begin an epoch."""
+        """Answer a request for an epoch from the decided log, or send the request to the coordinator."""
         if not 0 < epoch <= limits.EPOCH_MAX:
             self.deny(session, number, "malformed", f"epoch {epoch} is not between 1 and {limits.EPOCH_MAX}", retry=False)
             return
@@ -71,7 +71,7 @@ class Requests:
             self._request(session, number, ask)
 
     def _epoch_answer(self, number: int, ask: AskEpoch) -> RequestAnswer | None:
-        """Return the answer that the decided log already holds; None if there is none."""
+        """Return the answer to an epoch request, if the decided log determines it; else None."""
         state = self._window.state
         producer = self.names.producers.get(ask.name)
         if producer is None:
@@ -82,7 +82,7 @@ class Requests:
         return EpochFenced(number, line.epoch) if line.epoch >= ask.epoch else None
 
     def topic(self, session: int, number: int, name: str) -> None:
-        """Register a topic, or find a registered one."""
+        """Answer with the number of a registered topic, or request its registration."""
         known = self.names.topics.get(name)
         if known is not None:
             self._outbox.answers(session).append(TopicOpened(number, known))
@@ -90,14 +90,15 @@ class Requests:
             self._request(session, number, AskTopic(name))
 
     def offsets(self, session: int, number: int, reader: str, offset: int, back: bool) -> None:
-        """Log an offset commit, after earlier commits of the same reader that wait here.
+        """Check an offset commit, and send it to the coordinator after the reader's earlier commits are decided.
 
-        Each commit is sent when earlier commits are decided. It names the frontier at the time of its arrival, even if it first
-        waits for `confirm`. The coordinator does not order it if the log holds any commit of the reader above that frontier, even a
-        copy of this one. So a repeated or late copy never moves the reader back (protocol/order, O27).
+        A commit contains the frontier at the time of its arrival, even if it first waits for `confirm`. If the log holds a commit
+        of the reader after that frontier, the coordinator does not order this one, which may be a repeated copy. A late copy
+        therefore never moves the reader back (protocol/order, O27).
         """
+        # A client may repeat a request that is in progress, which must not become a second commit.
         if any((earlier.session, earlier.number) == (session, number) for earlier, _ in self._commits(reader)):
-            return  # the client repeats a request that is in progress
+            return  # the client repeats a request, and gets one answer to both copies
         ask = AskOffsets(reader, offset, self._window.frontier)
         after = self._last(reader)
         self._act_unless(
@@ -107,40 +108,42 @@ class Requests:
         )
 
     def _last(self, reader: str) -> Request | None:
-        """Return the last offset commit of the reader that waits here."""
+        """Return the reader's last offset commit that waits at this gateway; None if there is none."""
         waiting = self._commits(reader)
         return waiting[-1][0] if waiting else None
 
     def _commit(self, session: int, number: int, ask: AskOffsets, after: Request | None) -> None:
-        """Send a commit, unless another commit of the reader arrived here or in the log during the wait for `confirm`."""
+        """Send a commit, or deny it if another commit of the reader arrived during the wait for `confirm`."""
         before = self._window.state.readers.get(ask.reader, -1)
-        # Another commit may have arrived during the wait for `confirm`.
+        # `after` was the reader's last waiting commit before the wait, so a different one arrived during the wait.
         overtaken = self._last(ask.reader) not in (after, None)
+        # If the log has a commit of the reader after the frontier in this request, the coordinator would ignore the request.
         if not overtaken and (ask.frontier == self._window.frontier or self._received.last_commit(ask.reader) <= ask.frontier):
             self._request(session, number, ask)
         elif ask.offset >= before:
             reason = f"another commit of reader {ask.reader!r} arrived meanwhile; commit {ask.offset} again"
             self.deny(session, number, "offset", reason, retry=True)
-        else:  # the refusal is final, because a lower offset may come from a reader that has ended
+        else:  # no retry, because a lower offset may come from a process that another one of the same reader has replaced
             self.deny(session, number, "offset", _overtaken(ask.reader, before, ask.offset), retry=False)
 
     def _offset_wrong(self, reader: str, offset: int, back: bool) -> str:
-        """Return the reason why an offset commit is invalid according to this log; empty if it is valid."""
+        """Return the reason why an offset commit contradicts this log; empty if it is valid."""
         state, waiting = self._window.state, self._commits(reader)
         if not 0 <= offset <= state.next_offset:
             return f"reader {reader!r} commits offset {offset}, and the committed log ends at {state.next_offset}"
+        # A commit that still waits will be decided before this one, so its offset is the one to compare with.
         before = waiting[-1][1].offset if waiting else state.readers.get(reader, -1)
         return _overtaken(reader, before, offset) if offset < before and not back else ""
 
     def _act_unless(self, wrong: Callable[[], str], request: tuple[int, int, str], act: Callable[[], None]) -> None:
         """Call `act` for a request (session, number, refusal code), unless `wrong` returns a reason against it.
 
-        The request may be valid at a gateway where more of the log is decided. So this gateway first confirms its frontier, and the
-        reason is final only if this gateway does not lag. If the session closes during that time, its request is withdrawn.
+        If this gateway lags, the request may still be valid. The gateway therefore confirms its frontier before it denies the
+        request for good. If the session ends during that time, the request is dropped.
         """
         session, number, code = request
         if (session, number) in self._unconfirmed:
-            return  # the client repeats a request that is in progress
+            return  # the client repeats a request, and gets one answer to both copies
         if not wrong():
             act()
             return
@@ -148,7 +151,7 @@ class Requests:
             return
 
         def judge(confirmed: bool) -> None:
-            # The session has ended in the meantime.
+            # `session_closed` has dropped the request.
             if (session, number) not in self._unconfirmed:
                 return
             self._unconfirmed.remove((session, number))
@@ -167,15 +170,15 @@ class Requests:
         self._confirm(judge)
 
     def _commits(self, reader: str) -> list[tuple[Request, AskOffsets]]:
-        """Return the offset commits of a reader that wait here, in order of arrival.
+        """Return the reader's offset commits that wait at this gateway, in order of arrival.
 
-        The first one has been sent to the coordinator.
+        Only the first of them has been sent to the coordinator.
         """
         waiting = self._waiting.get((AskOffsets, reader), ())
         return [(request, request.ask) for request in waiting if isinstance(request.ask, AskOffsets)]
 
     def forget(self, session: int, number: int, names: tuple[str, ...]) -> None:
-        """Remove producers from the received-table."""
+        """Request that the log forgets the named producers."""
         advice = f"; give 1 to {common_limits.DELETE_PRODUCERS_MAX} that `tutti producers` lists"
         if not 1 <= len(names) <= common_limits.DELETE_PRODUCERS_MAX:
             self.deny(session, number, "unknown", f"{len(names)} names were given{advice}", retry=False)
@@ -194,35 +197,37 @@ class Requests:
     def _request(self, session: int, number: int, ask: Ask) -> None:
         waiting = self._waiting.get(_key(ask), ())
         if any((one.session, one.number, one.ask) == (session, number, ask) for one in waiting):
-            return  # the client repeats a request that is in progress
+            return  # the client repeats a request, and gets one answer to both copies
         if self._deny_if_full(session, number):
             return
         self.count += 1
         request = Request(session, number, ask)
         self._waiting.setdefault(_key(ask), []).append(request)
+        # Commits of one reader are sent one after another, so that their order in the log is that of their arrival.
         if not waiting or not isinstance(ask, AskOffsets):
             self._send(request)
 
     def _deny_if_full(self, session: int, number: int) -> bool:
-        """Deny a request above the limit. Return True if it was denied."""
+        """Deny a request if too many wait. Return True if it was denied."""
         full = self.count >= limits.REQUESTS_MAX
         if full:
             self.deny(session, number, "limit", f"{self.count} requests wait at this gateway; ask again later", retry=True)
         return full
 
     def deny(self, session: int, number: int, code: str, reason: str, retry: bool) -> None:
-        """Deny a request of a client."""
+        """Answer a client's request with a denial. `retry` means that the client may repeat the request."""
         self._outbox.answers(session).append(Denied(number, code, reason, retry))
 
     def session_closed(self, session: int) -> None:
-        """Stop answering a session that has ended. Its requests continue, with two exceptions.
+        """Send no more answers to a session that has ended. Its requests continue, with two exceptions.
 
         An offset commit is not sent again, because the reader may continue at another gateway. A request that waits for `confirm`
-        is dropped, because the reader may have committed elsewhere since.
+        is dropped, because the reader may have committed through another gateway meanwhile.
         """
         left = {key for key in self._unconfirmed if key[0] != session}
         self.count -= len(self._unconfirmed) - len(left)
         self._unconfirmed = left
+        # The reader may already continue at another gateway, so its commits must not be sent later.
         for _, name in [key for key in self._waiting if key[0] is AskOffsets]:
             self._end_commits(str(name), lambda request: request.session == session)
         for request in self._all():
@@ -232,10 +237,11 @@ class Requests:
     # From the coordinator and the log
 
     def on_deny(self, message: Deny) -> None:
-        """Handle a denial by the coordinator."""
+        """Answer the clients whose request the coordinator denies."""
         ask = message.ask
         if isinstance(ask, AskOffsets):
             first = next(iter(self._commits(ask.reader)), None)
+            # A denial of an earlier copy, with another frontier, does not concern the request that was sent last.
             if first is not None and first[1] == ask:
                 self._end_commits(ask.reader, lambda request: request is first[0], message)
             return
@@ -243,7 +249,10 @@ class Requests:
             self.deny(request.session, request.number, message.code, message.reason, message.retry)
 
     def _end_commits(self, reader: str, ends: Callable[[Request], bool], denied: Deny | None = None) -> None:
-        """Remove an offset commit. Later commits depend on it, so their clients must commit again."""
+        """Remove the first commit for which `ends` returns True, and all later commits, which depend on its outcome.
+
+        The clients of the later commits must commit again.
+        """
         waiting = self._commits(reader)
         first = next((index for index, (request, _) in enumerate(waiting) if ends(request)), None)
         if first is None:
@@ -257,7 +266,7 @@ class Requests:
         self._replace_waiting((AskOffsets, reader), [request for request, _ in waiting[:first]])
 
     def _pop(self, ask: Ask) -> list[Request]:
-        """Remove and return the requests that ask for exactly this."""
+        """Remove and return the waiting requests that are equal to `ask`."""
         key = _key(ask)
         waiting = self._waiting.get(key, [])
         popped = [request for request in waiting if request.ask == ask]
@@ -275,7 +284,10 @@ class Requests:
             del self._waiting[key]
 
     def decided(self, frame: Frame) -> None:
-        """Handle a decided EPOCH, TOPIC, FORGET or OFFSETS frame. `window.state` may already include later frames."""
+        """Answer the requests that a decided EPOCH, TOPIC, FORGET or OFFSETS frame fulfils.
+
+        The frame is part of a decided run, so `window.state` may already include later frames.
+        """
         self.names.apply(frame)
         if frame.kind == Kind.EPOCH:
             self._epoch_decided(frame, decode_body(EpochBody, frame.body))
@@ -293,11 +305,11 @@ class Requests:
         left = []
         for request in self._waiting.get(key, ()):
             ask = request.ask
-            # A request for a higher epoch waits for the frame of that epoch.
+            # A request for a higher epoch is still open, because its own EPOCH frame may follow.
             if not isinstance(ask, AskEpoch) or ask.epoch > frame.epoch:
                 left.append(request)
                 continue
-            # The first instance of an epoch wins (order, O20).
+            # If two instances request the same epoch, the one in the EPOCH frame owns it (order, O20).
             mine = ask.epoch == frame.epoch and ask.instance == body.instance
             opened = EpochOpened(request.number, frame.producer, frame.epoch, body.sequence, body.progress)
             fenced = EpochFenced(request.number, frame.epoch)
@@ -305,25 +317,25 @@ class Requests:
         self._replace_waiting(key, left)
 
     def _offset_decided(self, reader: str, offset: int, position: int) -> None:
-        """Handle a decided offset commit of the reader, whichever gateway submitted it.
+        """Answer the reader's waiting commits after one is decided, whichever gateway submitted it.
 
-        The next commit is sent with this position as its frontier, because some frames up to the real frontier may not be handled
-        yet.
+        The next commit is sent with this position as its frontier. The real frontier may already be higher, but this object has not
+        yet seen the frames in between.
         """
         waiting = self._commits(reader)
         reached = 0
-        # Consecutive equal commits get the same answer.
+        # Consecutive commits of the same offset have the same effect, so one decided frame answers all of them.
         while reached < len(waiting) and waiting[reached][1].offset == offset:
             self._outbox.answers(waiting[reached][0].session).append(Done(waiting[reached][0].number))
             reached += 1
         left = [request for request, _ in waiting[reached:]]
         self._replace_waiting((AskOffsets, reader), left if reached else [])
-        # The next commit of the reader may be sent now.
+        # Commits of one reader are sent one after another, so the next one follows only now.
         if reached and left:
             self._send(left[0], position)
         elif not reached:
             for request, ask in waiting:
-                # The reader wants the higher offset. A lower offset may come from a reader that has ended.
+                # A lower offset may come from a process that another one of the same reader has replaced, so it gets no retry.
                 again = ask.offset >= offset
                 reason = f"reader {reader!r} committed offset {offset} elsewhere meanwhile; commit {ask.offset} again"
                 self.deny(
@@ -339,13 +351,13 @@ class Requests:
                     self._outbox.answers(done.session).append(Done(done.number))
             elif isinstance(ask, AskEpoch) and ask.name not in self.names.producers:
                 floor = self._window.state.floor
-                # The FORGET raised the floor, so this epoch can never begin.
+                # An epoch at or below the floor can never begin, so the client must choose a higher one.
                 if ask.epoch <= floor:
                     for fenced in self._pop(ask):
                         self._outbox.answers(fenced.session).append(EpochFenced(fenced.number, floor))
 
     def log_replaced(self) -> None:
-        """Answer requests from the new state after a snapshot replaced the log."""
+        """Answer the requests whose outcome the state of the installed snapshot determines."""
         self.names = Names(self._window.state)
         for request in list(self._all()):
             ask = request.ask
@@ -359,7 +371,7 @@ class Requests:
                 key = _key(ask)
                 self._replace_waiting(key, [other for other in self._waiting[key] if other is not request])
             elif isinstance(ask, AskOffsets):
-                # It is unknown whether the snapshot includes this commit, so the client must commit again.
+                # A snapshot contains only the last offset of each reader, so it cannot show whether this commit is included.
                 reason = f"this gateway installed a snapshot and does not know if this commit is in it; commit {ask.offset} again"
                 self.deny(request.session, request.number, "busy", reason, retry=True)
                 key = _key(ask)
@@ -374,14 +386,15 @@ class Requests:
             self._send(request, self._window.frontier)
 
     def beat(self) -> None:
-        """Send again the requests that have had no answer for some time."""
+        """Send again the requests that have had no answer for some time, because a message was probably lost."""
         for request in self._sendable():
             if self._outbox.now.mono_us - request.sent_us >= self._resend_us:
                 self._send(request, self._window.frontier)
 
     def _send(self, request: Request, frontier: int | None = None) -> None:
-        """Send a request to the coordinator. The log up to the frontier does not hold its answer."""
+        """Send a request to the coordinator. An offset commit then states that the log has no answer up to `frontier`."""
         request.sent_us = self._outbox.now.mono_us
+        # A higher frontier is safe, because this gateway has seen no answer in the log up to there.
         if isinstance(request.ask, AskOffsets) and frontier is not None:
             request.ask = msgspec.structs.replace(request.ask, frontier=frontier)
         if self._view_state.primary:  # without a primary view, the request waits for the next coordinator

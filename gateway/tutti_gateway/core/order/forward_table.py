@@ -1,8 +1,8 @@
 """The forward-table: batches of this gateway's clients that are not decided (Ban 2005, "Design of SEQUENCER"; protocol/order, O9).
 
-Every member is an origin. An origin sends its batches to the coordinator, and keeps each batch until the outcome is decided in its
-own log. After a silence, or if the coordinator changes, the origin sends its batches again, in order. The origin also answers the
-client.
+Every member is the origin of the batches of its own clients. An origin sends its batches to the coordinator, and keeps each batch
+until the outcome is decided in its own log. The origin sends its batches again, in order, if they are not ordered for some time or
+if the coordinator changes. The origin also answers the client.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ class Queue:
         self.sent_us = 0
 
     def add(self, frame: Frame) -> bool:
-        """Add a batch. Return False if the queue holds the same batch already."""
+        """Add a batch. Return False if the queue already holds the same batch."""
         frames = self.frames
-        # Nearly every batch is next in sequence.
+        # Nearly every batch is next in sequence, so this case needs no search.
         if not frames or frames[-1].last_sequence < frame.first_sequence:
             frames.append(frame)
             return True
-        # Records that are sent again may be divided into other batches, so the first sequence and the count identify a batch.
+        # A client may divide repeated records into different batches, so only first sequence and count together identify a batch.
         key = (frame.first_sequence, frame.count)
         index = len(frames)
         while index and (frames[index - 1].first_sequence, frames[index - 1].count) > key:
@@ -58,7 +58,7 @@ class ForwardTable:
 
     Attributes:
         count: number of batches in the table.
-        bytes: approximate memory of these batches.
+        bytes: approximate memory of the batches in the table.
     """
 
     def __init__(self, context: Context, received: ReceivedTable) -> None:
@@ -69,7 +69,7 @@ class ForwardTable:
         self._bytes_max = context.config.undecided_bytes_max + limits.FORWARDED_MORE_BYTES_MAX
         self._received = received
         self._queues: dict[int, dict[int, Queue]] = {}
-        self._unsent: list[Frame] = []  # batches of this step that have not been sent
+        self._unsent: list[Frame] = []  # batches that `submit` added in this step, until `flush` sends them
         self.count = 0
         self.bytes = 0
 
@@ -85,7 +85,7 @@ class ForwardTable:
     # From the client
 
     def submit(self, session: int, frames: tuple[Frame, ...]) -> None:
-        """Add batches of a session, which `flush` then forwards, or answer with the reason for not adding them."""
+        """Add a session's batches, which `flush` then forwards. A batch that is not added gets an answer with the reason."""
         state = self._window.state
         producers, topics = state.producers, state.topics
         now_us = self._outbox.now.mono_us
@@ -95,7 +95,7 @@ class ForwardTable:
         queue: Queue | None = None
         full = self.full
         for frame in frames:
-            # Consecutive batches of one producer and epoch share the lookups.
+            # Looking up the producer once for consecutive batches keeps this loop fast.
             if frame.producer != number or queue is None or frame.epoch != queue.epoch:
                 number = frame.producer
                 line = producers.get(number)
@@ -121,16 +121,14 @@ class ForwardTable:
                 full = self.full
 
     def flush(self) -> None:
-        """Forward the submitted batches; called in the same step."""
+        """Forward the batches that `submit` added in this step, in as few messages as possible."""
         if self._unsent:
             unsent, self._unsent = self._unsent, []
             self._send(unsent)
 
     def _send(self, frames: list[Frame]) -> None:
-        """Send batches to the coordinator.
-
-        If there is none, the batches wait, and `installed` sends them in order to the next coordinator.
-        """
+        """Send batches to the coordinator. Without a coordinator, the batches wait until `installed` sends them, in order."""
+        # Outside of a view that decides, no coordinator may order the batches.
         if self._view_state.primary:
             for chunk in split_runs(frames):
                 self._outbox.send(self._view_state.coordinator, Forward(self._view_state.view, chunk))
@@ -141,7 +139,7 @@ class ForwardTable:
         return queue or Queue(producer, epoch)
 
     def _reject(self, session: int, frame: Frame, line: Producer | None, full: bool) -> None:
-        """Answer a batch that is not forwarded, from the decided log."""
+        """Answer a batch that is not forwarded. The decided log determines the answer."""
         answers = self._outbox.answers(session)
         if line is None:
             answers.append(self._without_line(frame))
@@ -169,18 +167,18 @@ class ForwardTable:
     def _without_line(self, frame: Frame) -> Answer:
         state = self._window.state
         if 0 < frame.producer < state.next_producer:
-            # The producer was forgotten, so it is unknown whether this batch was committed before.
-            # The answer contains an epoch above every epoch of that producer.
+            # A FORGET deleted the producer's sequences, so it is unknown whether this batch was committed.
+            # An epoch above the floor is above every epoch of that producer, so the client can continue with it.
             return FencedAnswer(frame.producer, state.floor + 1, frame.first_sequence)
         reason = f"producer {frame.producer} is unknown here: open it first"
         return _refused(frame, "producer", reason, retry=False)
 
     def refuse(self, session: int, frames: tuple[Frame, ...], code: str, reason: str) -> None:
-        """Refuse batches for a temporary reason."""
+        """Refuse batches for a temporary reason, so that the client may send them again."""
         self._outbox.answers(session).extend([_refused(frame, code, reason, retry=True) for frame in frames])
 
     def session_closed(self, session: int) -> None:
-        """Stop answering a session that has ended. The session's batches continue."""
+        """Send no more answers to a session that has ended. The session's batches continue."""
         for queue in self._all():
             if queue.session == session:
                 queue.session = 0
@@ -191,11 +189,12 @@ class ForwardTable:
         """Send again the batches that the coordinator did not order, or ask the client to send them."""
         queue = self._queues.get(message.producer, {}).get(message.epoch)
         line = self._window.state.producers.get(message.producer)
-        # An old RESEND may ask for batches whose outcome is already decided in this log.
+        # A RESEND may arrive late, after the outcome of these batches has been decided in this log.
         if queue is None or line is None or line.epoch != message.epoch or message.sequence <= line.sequence:
             return
+        # A batch with a position is already ordered, even if its outcome is still undecided.
         again = [frame for frame in queue.frames if frame.first_sequence >= message.sequence and not frame.position]
-        # If the table has the batch that the coordinator wants next, it is sent. Otherwise the client must send it.
+        # If the table lacks the batch at the wanted sequence, only the client can send it.
         if again and again[0].first_sequence == message.sequence:
             self._forward(queue, again)
             return
@@ -211,7 +210,7 @@ class ForwardTable:
         if queue is None:
             return
         frame = next((one for one in queue.frames if one.first_sequence == message.first_sequence), None)
-        # A batch with a position has been ordered, so the refusal is out of date.
+        # The log already contains a batch that has a position, so the refusal is out of date.
         if frame is None or frame.position:
             return
         queue.frames = deque(one for one in queue.frames if one is not frame)
@@ -226,12 +225,12 @@ class ForwardTable:
     # From the log
 
     def queue(self, producer: int, epoch: int) -> Queue | None:
-        """Return the queue of an epoch, None if it is empty."""
+        """Return the queue of a producer's epoch; None if no batch waits."""
         queues = self._queues.get(producer)
         return queues.get(epoch) if queues else None
 
     def committed(self, queue: Queue, frame: Frame, offset: int) -> None:
-        """Handle a decided batch of the queue's epoch, whichever gateway submitted it."""
+        """Answer and remove the waiting batches that a decided batch covers, whichever gateway submitted it."""
         frames = queue.frames
         last = frame.first_sequence + frame.count - 1
         while frames:
@@ -241,10 +240,11 @@ class ForwardTable:
             frames.popleft()
             self.count -= 1
             self.bytes -= weight(head)
+            # The session has ended, so the batch is committed without a receipt.
             if not queue.session:
                 continue
             answers = self._outbox.answers(queue.session)
-            # The decided batch may cover a batch with other first or last sequences, whose own offset is unknown.
+            # If the client divided the records differently, the offset of this batch is unknown, so the answer is Duplicate.
             if head.first_sequence == frame.first_sequence and head.count == frame.count:
                 answers.append(Committed(head.producer, head.epoch, head.first_sequence, head.count, offset))
             else:
@@ -253,7 +253,7 @@ class ForwardTable:
             self._remove_if_empty(queue)
 
     def aborted(self, producer: int, epoch: int, sequence: int, reason: str) -> None:
-        """Handle a decided ABORT of the epoch. Batches of the epoch after `sequence` are void."""
+        """Answer the batches of an epoch after its ABORT is decided: those after `sequence` are void."""
         queue = self.queue(producer, epoch)
         if queue is None:
             return
@@ -261,7 +261,7 @@ class ForwardTable:
         for frame in queue.frames:
             if frame.first_sequence > sequence:
                 answers.append(_aborted(frame, reason))
-            # The decided part ends within this batch, so the client must send the rest.
+            # Only a part of this batch is in the log, so the client must send the rest.
             elif frame.last_sequence > sequence:
                 answers.append(Expected(producer, epoch, sequence + 1))
             else:
@@ -269,14 +269,15 @@ class ForwardTable:
         self._end(queue)
 
     def fenced(self, producer: int, epoch: int) -> None:
-        """End all epochs of the producer below `epoch`. The outcome of their batches is unknown."""
+        """Answer all batches of the producer's epochs below `epoch` with Fenced: their outcome is unknown."""
+        # The list is a copy, because `_end` removes entries of the table.
         for queue in [queue for queue in self._queues.get(producer, {}).values() if queue.epoch < epoch]:
             answers = self._outbox.answers(queue.session)
             answers.extend([FencedAnswer(producer, epoch, frame.first_sequence) for frame in queue.frames])
             self._end(queue)
 
     def log_replaced(self) -> None:
-        """Answer batches from the new state after a snapshot replaced the log."""
+        """Answer the batches whose outcome the state of the installed snapshot determines."""
         producers = self._window.state.producers
         for queue in list(self._all()):
             line = producers.get(queue.producer)
@@ -288,7 +289,7 @@ class ForwardTable:
             self._remove_if_empty(queue)
 
     def forgotten(self, producer: int) -> None:
-        """Answer the batches of a producer that left the received-table."""
+        """Answer the batches of a producer that a FORGET removed from the log, with Fenced."""
         for queue in list(self._queues.get(producer, {}).values()):
             above = self._window.state.floor + 1
             answers = self._outbox.answers(queue.session)
@@ -319,6 +320,7 @@ class ForwardTable:
             return None
         frames, first = queue.frames, frame.first_sequence
         index = bisect_left(frames, first, key=_first_sequence)
+        # Batches with equal first sequences differ in their count, so the count decides.
         while index < len(frames) and frames[index].first_sequence == first:
             if frames[index].count == frame.count:
                 return frames[index]
@@ -331,21 +333,20 @@ class ForwardTable:
         """Send all batches to a new coordinator, in order, before any new batch."""
         for queue in self._all():
             unordered = self._unordered(queue)
-            # A frame object that has a position keeps it permanently.
-            # So a batch whose position was truncated is sent as a copy without a position.
+            # Other tables may still hold a frame object with a truncated position, so a copy without a position is sent.
             fresh = {id(frame): frame.unstamped() for frame in unordered if frame.position}
             queue.frames = deque(fresh.get(id(frame), frame) for frame in queue.frames)
             self._forward(queue, [fresh.get(id(frame), frame) for frame in unordered])
 
     def beat(self) -> None:
-        """Send again the batches that have been neither ordered nor refused for some time. The message or its answer was lost."""
+        """Send again the batches that were neither ordered nor refused for some time, because a message was probably lost."""
         now_us = self._outbox.now.mono_us
         for queue in self._all():
             if now_us - queue.sent_us >= self._resend_us:
                 self._forward(queue, self._unordered(queue))
 
     def _unordered(self, queue: Queue) -> list[Frame]:
-        """Return the batches that are not in this log, decided or undecided."""
+        """Return the batches of the queue that are not in this log, not even undecided."""
         line = self._received.line(queue.producer)
         if line is None or line.epoch < queue.epoch:
             return list(queue.frames)
@@ -355,7 +356,7 @@ class ForwardTable:
 
 
 def _open(frame: Frame, line: Producer | None) -> bool:
-    """True if the decided log does not determine the outcome of a batch."""
+    """True if the decided log does not yet determine the outcome of the batch."""
     return line is not None and not line.closed and frame.epoch == line.epoch and frame.last_sequence > line.sequence
 
 

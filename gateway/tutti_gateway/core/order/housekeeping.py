@@ -36,9 +36,9 @@ class Housekeeping:
         self._seen_us: dict[int, int] = {}
 
     def primary(self) -> None:
-        """Begin in a view that decides.
+        """Start the timers in a view that decides. All idle times start at zero.
 
-        If there are records after the last tick, order a tick at once. Idle times start at zero.
+        If there are records after the last tick, order a tick at once.
         """
         now_us = self._outbox.now.mono_us
         self._since_us, self._seen_us = now_us, {}
@@ -51,18 +51,18 @@ class Housekeeping:
         self.deadline_us = min(due, default=None)
 
     def ordered(self) -> None:
-        """End a step. The first records after a tick start the tick interval."""
-        # A tick is ordered only for an interval in which records arrived (order, O34).
+        """Start the tick interval at the end of a step that ordered the first records after a tick."""
+        # While no records arrive, no interval runs and no tick is ordered (order, O34).
         if self._received.dirty and self._tick_us is None and self._active:
             self._tick_us = self._outbox.now.mono_us + self._config.tick_interval_us
             self._arm()
 
     def producer_seen(self, producer: int) -> None:
-        """Note that a frame of the producer was decided."""
+        """Restart the producer's idle time, because a frame of the producer was decided."""
         self._seen_us[producer] = self._outbox.now.mono_us
 
     def lane_producer_seen(self, producer: int) -> None:
-        """Note that a frame of the producer was decided in a lane, so the producer is not idle."""
+        """Restart the producer's idle time, because a frame of the producer was decided in a lane."""
         if producer in self._window.state.producers:
             self.producer_seen(producer)
 
@@ -75,17 +75,17 @@ class Housekeeping:
         return self._view_state.primary and self._view_state.coordinating
 
     def on_timer(self) -> None:
-        """Order the frames that are due."""
+        """Order the tick and the FORGET that are due."""
         if not self._active:
             self._tick_us = self._idle_check_us = self.deadline_us = None
             return
         now, crowded = self._outbox.now, self._window.crowded
         if self._tick_us is not None and now.mono_us >= self._tick_us:
-            # If the window is crowded, the tick waits for one more interval.
+            # A crowded window is reserved for ABORT, VIEW and ROSTER frames, so the tick waits for one more interval.
             self._tick_us = now.mono_us + self._config.tick_interval_us if crowded else None
             if self._received.dirty and not crowded:
                 received = self._received
-                # Ticks never go back in time, even if the clock does.
+                # If the clock has gone back, the tick repeats the time of the last one, because readers rely on increasing ticks.
                 self._sequencer.order_frame(Kind.TICK, TickBody(received.tick + 1, max(received.tick_time, self._wall_us())))
         if self._idle_check_us is not None and now.mono_us >= self._idle_check_us:
             self._idle_check_us = now.mono_us + limits.IDLE_PRODUCER_CHECK_US
@@ -94,16 +94,15 @@ class Housekeeping:
         self._arm()
 
     def _forget(self, now_us: int) -> None:
-        """Order a FORGET of producers that this coordinator has not seen for the idle time. Each coordinator measures that time
-        from the start of its own term.
-        """
+        """Order a FORGET of producers without a name, if no frame of them was decided for the idle time."""
         # A coordinator does not know which producers its predecessor saw, so it first waits for the whole idle time.
         if now_us - self._since_us < self._config.idle_producer_us or self._view_state.closed is not None:
             return
         idle = []
-        # Staged batches wait for a TXN, which a long micro-batch may delay (order, O26).
+        # The TXN of staged batches follows only at the end of a micro-batch, which may take long (order, O26).
         stages = {staged.producer for staged in self._window.state.staged.values()}
         for number, producer in self._window.state.producers.items():
+            # A named producer may return after any time, so only an operator deletes it.
             if not is_nameless(producer.name) or number in self._received.forgotten or self._sequencer.busy(number):
                 continue
             patience = self._config.idle_producer_us * (limits.STAGED_IDLE_FACTOR if number in stages else 1)
@@ -115,16 +114,16 @@ class Housekeeping:
             self._sequencer.forget(idle)
 
     def trim(self, starts: Sequence[tuple[int, int]], up_to: int) -> None:
-        """Order a TRIM. It trims up to the last of `starts` (position, offset of the first record) that is decided and not after
-        position `up_to` + 1.
+        """Order a TRIM with the last of `starts` (position, offset of the first record) that is decided and at most `up_to` + 1.
 
-        The disk repeats its proposal until the trim is done.
+        If no TRIM is possible now, nothing is ordered, because the disk repeats its proposal.
         """
         window, received = self._window, self._received
         if not self._active or self._view_state.draining or window.crowded:
             return
-        # Every voter must hold the frames before the new start (log, D27).
+        # `up_to` is the position up to which every voter holds the log, unless retention forces the trim (log, D27).
         last = min(up_to + 1, window.frontier)
+        # The log must begin at a segment, because retention removes whole files.
         good = [start for start in starts if received.start < start[0] <= last]
         if good:
             self._sequencer.order_frame(Kind.TRIM, TrimBody(*max(good)))

@@ -1,4 +1,4 @@
-"""The *order* layer: it passes events and messages to its parts, and decided frames back to them (protocol/order)."""
+"""The *order* layer: passes events, messages and decided frames to the parts of *order* (protocol/order)."""
 
 from __future__ import annotations
 
@@ -27,10 +27,11 @@ class Ordering:
     Attributes:
         low: reason why the disk accepts no new frames; empty if it accepts them.
         sequencer: assigns positions, also to the frames of other layers.
-        forward: batches of this gateway's clients that wait for the log.
-        requests: requests of this gateway's clients that wait for the log.
-        receiver: hold-back queue.
-        received: the received-table at the end of the log.
+        forward: batches of this gateway's clients whose outcome is not decided.
+        requests: requests of this gateway's clients that wait for an answer.
+        receiver: appends frames in sequence, and holds back frames that arrive too early.
+        received: state of producers, names and readers at the end of the log.
+        housekeeping: orders ticks, trims, and FORGETs of idle producers.
     """
 
     def __init__(self, context: Context, below: LowerLayer, confirm: Confirm, wall_us: Callable[[], int]) -> None:
@@ -47,12 +48,12 @@ class Ordering:
     # Clients
 
     def on_submitted(self, event: Submitted) -> None:
-        """Forward batches of a client."""
+        """Forward a client's batches to the coordinator, or refuse them if this gateway accepts no messages."""
         self.submit(event)
         self.forward.flush()
 
     def submit(self, event: Submitted) -> None:
-        """Queue batches of a client, but do not forward them. `forward.flush` sends the batches of several clients together."""
+        """Queue a client's batches. A later `forward.flush` sends the batches of several clients together."""
         closed = self._closed()
         if closed:
             self.forward.refuse(event.session, event.frames, *closed)
@@ -60,7 +61,7 @@ class Ordering:
             self.forward.submit(event.session, event.frames)
 
     def on_asked(self, event: Asked) -> None:
-        """Handle a request of a client."""
+        """Pass a client's request to `requests`, or deny it if this gateway accepts no messages."""
         closed = self._closed()
         if closed:
             self.requests.deny(event.session, event.request, *closed, retry=True)
@@ -78,7 +79,7 @@ class Ordering:
             return self._view_state.closed
         if not self._view_state.primary and not self._view_state.pausing:
             return "not_primary", f"{NO_VIEW}; send again to this gateway or to another one"
-        # A full disk is a temporary reason, so the client may try again.
+        # The coordinator would deny the request too, but only after this gateway has reported its low disk.
         if self.low:
             return "space", f"no space for new messages ({self.low}); reads continue; send again when the disk has free space"
         return None
@@ -91,16 +92,17 @@ class Ordering:
     # Members
 
     def on_message(self, sender: int, message: Forward | Asking | Order | Echo | Resend | Refuse | Deny) -> None:
-        """Handle a message of this layer. Messages of another view, or of a member that may not send them, are ignored."""
+        """Pass a message to its part. Ignore messages of another view, and of a member that may not send them."""
         view_state = self._view_state
         if isinstance(message, Order):
             self.receiver.on_order(sender, message)
         elif isinstance(message, Echo):
             self.receiver.on_echo(sender, message)
+        # Before its VIEW frame is decided, a view orders no client messages.
         elif not view_state.primary or not view_state.current(message.view) or sender not in view_state.members:
             return
         elif isinstance(message, Forward):
-            # A coordinator that hands over orders no frames. The origins send their batches again to the next coordinator.
+            # A coordinator that hands over orders nothing, and the origins send their batches again to the next coordinator.
             if view_state.coordinating and not view_state.draining:
                 self.sequencer.on_forward(sender, message.frames)
         elif isinstance(message, Asking):
@@ -117,7 +119,7 @@ class Ordering:
     # The log
 
     def decided(self, run: tuple[Frame, ...], offsets: tuple[int, ...], void: frozenset[int]) -> None:
-        """Handle a decided run. Answer its clients, and release requests and batches that waited for its producers."""
+        """Answer the clients of a decided run, and continue with requests and batches that waited for its producers."""
         invariant(run[-1].position == self._window.frontier, "a decided run does not end at the frontier")
         lines, forward = self.received.lines, self.forward
         resolved: dict[int, ProducerLine] = {}
@@ -130,7 +132,7 @@ class Ordering:
                 self._frame_decided(frame, resolved, aborts)
                 number = -1
                 continue
-            # Consecutive frames of one producer and epoch share the lookups.
+            # Looking up the producer once for consecutive frames keeps this loop fast.
             if frame.producer != number or frame.epoch != epoch:
                 number, epoch = frame.producer, frame.epoch
                 line = lines.get(number)
@@ -142,10 +144,10 @@ class Ordering:
                 resolved[number] = line
             if frame.transactional:
                 self.received.stage_decided(frame)
-            # The receipt of a staged batch carries its position instead of an offset (order, O29).
+            # A staged batch has no offset before its TXN, so its receipt contains the position, which the TXN names (order, O29).
             if queue is not None and queue.frames and frame.position not in void:
                 forward.committed(queue, frame, frame.position if frame.staged else offset)
-        # Clients get their answers after the whole run, because a later ABORT may void earlier batches.
+        # Aborts are answered after the whole run, because a later ABORT of the same epoch may void more batches.
         for frame in aborts.values():
             self._aborted(frame)
         for line in resolved.values():
@@ -154,7 +156,7 @@ class Ordering:
         self.sequencer.space_freed()
 
     def _aborted(self, frame: Frame) -> None:
-        """Answer the batches of an aborted epoch. The last ABORT of an epoch counts, because it voids the most batches."""
+        """Answer the waiting batches of an aborted epoch, after the last ABORT of that epoch in the run."""
         body = decode_body(AbortBody, frame.body)
         self.forward.aborted(frame.producer, frame.epoch, body.entry.sequence, body.reason)
 
@@ -164,7 +166,7 @@ class Ordering:
         self.sequencer.producer_resolved(line)
 
     def _frame_decided(self, frame: Frame, resolved: dict[int, ProducerLine], aborts: dict[int, Frame]) -> None:
-        """Handle a decided frame that is not a batch or TXN."""
+        """Answer the clients of a decided frame that is not a batch or TXN, and update the received-table."""
         kind = frame.kind
         if kind in (Kind.EPOCH, Kind.ABORT):
             line = self.received.lines[frame.producer]
@@ -174,7 +176,7 @@ class Ordering:
             if kind == Kind.EPOCH:
                 if line.state is LineState.OPENING and line.epoch == frame.epoch:
                     line.on(LineInput.EPOCH_DECIDED)
-                # Batches of an aborted epoch get their answers before the new epoch fences the rest.
+                # An aborted batch must get its real outcome (Aborted), before the new epoch answers all others with Fenced.
                 if frame.producer in aborts:
                     self._aborted(aborts.pop(frame.producer))
                 self.forward.fenced(frame.producer, frame.epoch)
@@ -198,14 +200,15 @@ class Ordering:
         self.received.rebuild(self._window.frames)
 
     def log_replaced(self) -> None:
-        """Answer waiting clients from the new state after a snapshot replaced the log."""
+        """Rebuild the received-table and answer waiting clients, because a snapshot replaced the log."""
         self.rebuild()
         self.forward.log_replaced()
         self.requests.log_replaced()
 
     def append_adopted(self, frames: Sequence[Frame]) -> tuple[int, str]:
-        """Append frames of another member's log before they are written. Return how many were appended, and why the next one was
-        not.
+        """Apply frames of another member's log to the received-table, before they are written.
+
+        Return the number of valid frames, and the reason why the next one is invalid.
         """
         for appended, frame in enumerate(frames):
             try:
@@ -215,32 +218,32 @@ class Ordering:
         return len(frames), ""
 
     def ended(self) -> None:
-        """End the view. Requests that wait at this coordinator then wait for the next one."""
+        """End the view: delete the requests that wait at this coordinator, because their origins repeat them."""
         self.sequencer.installed()
 
     def installed(self) -> None:
-        """Begin an installed view."""
+        """Begin an installed view without the buffered frames and waiting requests of the previous view."""
         self.sequencer.installed()
         self.receiver.installed()
 
     def primary(self) -> None:
-        """Begin to order new messages. The forward-table first sends all its batches again to the coordinator (order, O9)."""
+        """Begin to order new messages, after all waiting batches have been sent again to the coordinator (order, O9)."""
         self.forward.installed()
         self.requests.installed()
         self.housekeeping.primary()
 
     def end_of_step(self) -> bool:
-        """Send the frames that this step ordered. Return True if there were any."""
+        """Send the frames that this step ordered to the members. Return True if there were any."""
         self.housekeeping.ordered()
         return self.sequencer.publish()
 
     def beat(self) -> None:
-        """Run one heartbeat."""
+        """Run one heartbeat: send unanswered batches and requests again."""
         if self._view_state.primary and self._view_state.current(self._view_state.view):
             self.forward.beat()
             self.requests.beat()
 
     @property
     def quiet(self) -> bool:
-        """True if no client waits for an answer here."""
+        """True if no client of this gateway waits for an answer of this layer."""
         return not self.forward.count and not self.requests.count

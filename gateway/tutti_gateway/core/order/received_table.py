@@ -1,8 +1,8 @@
-"""The received-table at the end of the log: the decided state with the changes by undecided frames (protocol/order, O25).
+"""The received-table: the state at the end of the log, with all undecided frames applied (protocol/order, O25).
 
-Only producers with undecided frames have a line here. The entries of other producers are in the decided `LogState`. So the table is
-never copied, and a line is removed when its last frame is decided. After a start or a truncation, `rebuild` computes the table from
-the frames. A property test compares the incremental and the rebuilt table with `LogState.apply`.
+The table stores a line only for producers with undecided frames, and reads the other producers from the decided `LogState`. A line
+is removed when the producer's last frame is decided, so the decided state is never copied. After a start or a truncation, `rebuild`
+computes the table from the frames. A property test compares the incremental and the rebuilt table with `LogState.apply`.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ from tutti_gateway.core import limits
 
 
 class LineState(enum.Enum):
-    """State of a producer's epoch at the log's end."""
+    """State of a producer's epoch at the end of the log."""
 
     OPEN = "open"
-    OPENING = "opening"  # its EPOCH is ordered but not decided
-    CLOSED = "closed"  # an ABORT ended it
+    OPENING = "opening"  # the EPOCH frame is ordered but not decided
+    CLOSED = "closed"  # an ABORT frame ended the epoch
 
 
 class LineInput(enum.Enum):
-    """Input that moves a producer's line."""
+    """Frame that moves a producer's epoch to another state."""
 
     BATCH = "BATCH or TXN ordered"
     EPOCH = "EPOCH ordered"
@@ -47,8 +47,8 @@ class LineInput(enum.Enum):
     ABORT = "ABORT ordered"
 
 
-#: Absent transitions cannot happen: a batch of a closed epoch, or an ABORT before a batch.
-#: A member may get frames after an EPOCH before it gets the CONFIRM of that EPOCH. Such frames show that the EPOCH is decided.
+#: Absent transitions cannot happen: a batch in a closed epoch, or an ABORT in an epoch without a batch.
+#: A batch may arrive before the CONFIRM of its EPOCH. The batch proves the decision, because the coordinator orders it only then.
 LINE: dict[tuple[LineState, LineInput], LineState] = {
     (LineState.OPEN, LineInput.BATCH): LineState.OPEN,
     (LineState.OPEN, LineInput.EPOCH): LineState.OPENING,
@@ -77,7 +77,7 @@ class ProducerLine:
         self.undecided = 0
 
     def on(self, input_: LineInput) -> None:
-        """Make the transition for this input.
+        """Move the line to the next state of the table `LINE`.
 
         Raises:
             InvariantViolated: the table has no such transition.
@@ -88,14 +88,15 @@ class ProducerLine:
         self.state = after
 
     def extend(self, frame: Frame) -> None:
-        """Advance the line by an ordered batch or TXN that is next."""
+        """Advance the line by an ordered batch or TXN, which is next in sequence."""
         self.sequence = frame.first_sequence + frame.count - 1
+        # A batch without progress leaves the producer's last progress in force.
         self.progress = frame.progress or self.progress
         self.undecided += 1
 
 
 class Names:
-    """Numbers of producers and topics by name, at one position of the log."""
+    """Numbers of producers and topics by name, at a certain position of the log."""
 
     __slots__ = ("_names", "producers", "topics")
 
@@ -105,7 +106,7 @@ class Names:
         self.topics = {topic.name: number for number, topic in state.topics.items()}
 
     def apply(self, frame: Frame) -> None:
-        """Apply the next EPOCH, TOPIC or FORGET."""
+        """Add the name of an EPOCH or TOPIC frame, or remove the names of a FORGET frame."""
         if frame.kind == Kind.EPOCH:
             name = decode_body(EpochBody, frame.body).name
             self._names[frame.producer] = name
@@ -122,10 +123,10 @@ class ReceivedTable:
 
     Attributes:
         lines: producers with undecided frames, by number.
-        names: numbers by name.
+        names: numbers of producers and topics by name.
         forgotten: producers that an undecided FORGET removes.
-        new_readers: readers without a decided offset commit.
-        next_producer, next_topic, floor, start, tick, tick_time, dirty: as in `LogState`, but at the end of the log.
+        new_readers: readers whose first offset commit is undecided.
+        next_producer, next_topic, floor, start, tick, tick_time, dirty: as in `LogState`, but with undecided frames applied.
     """
 
     def __init__(self, state: LogState) -> None:
@@ -138,7 +139,7 @@ class ReceivedTable:
         self.lines: dict[int, ProducerLine] = {}
         self.names = Names(state)
         self.forgotten: dict[int, None] = {}
-        self._commits: dict[str, int] = {}  # reader -> position of its last offset commit after `_begin`
+        self._commits: dict[str, int] = {}  # reader -> position of its last offset commit, if that commit is after `_begin`
         self._begin = state.position
         self.new_readers: dict[str, None] = {}
         self._staged: dict[int, Staged] = {}  # undecided staged batches, by position
@@ -150,10 +151,11 @@ class ReceivedTable:
             self.apply(frame)
 
     def line(self, number: int) -> ProducerLine | None:
-        """Return the producer's line, a new line if it has no undecided frames; None if the producer is unknown at the end of the
-        log.
+        """Return the producer's line; None if the producer is unknown at the end of the log.
+
+        For a producer without undecided frames, the line is computed from the decided state and is not in the table.
         """
-        # At the end of the log, an undecided FORGET already counts.
+        # An undecided FORGET counts too, because the coordinator orders later frames after it.
         if number in self.forgotten:
             return None
         line = self.lines.get(number)
@@ -163,20 +165,20 @@ class ReceivedTable:
         if producer is None:
             return None
         line = ProducerLine(number, producer.name, producer.instance, producer.epoch, producer.sequence, producer.progress)
-        # After an epoch is closed, only the next EPOCH may follow (order, O23).
+        # In a closed epoch, only an EPOCH frame may follow, and not a batch (order, O23).
         if producer.closed:
             line.state = LineState.CLOSED
         return line
 
     def topic_known(self, number: int) -> bool:
-        """True if the topic is known at the end of the log."""
+        """True if the topic number is registered at the end of the log."""
         return 0 < number < self.next_topic
 
     def apply(self, frame: Frame) -> None:
         """Apply the next frame of the log.
 
         Raises:
-            FormatError: the frame cannot follow, or its body is invalid, so no coordinator may order it. The table is unchanged.
+            FormatError: the frame cannot follow the log, or its body is invalid. The table is unchanged.
         """
         if frame.kind not in SEQUENCED:
             _APPLY[frame.kind](self, frame)
@@ -201,17 +203,17 @@ class ReceivedTable:
             self.dirty = True
 
     def stage(self, frame: Frame) -> None:
-        """Track an ordered staged batch or TXN."""
+        """Store an ordered staged batch, or the TXN that makes staged batches visible, until it is decided."""
         if frame.staged:
             self._staged[frame.position] = staged_of(frame)
         else:
-            # From now on no other TXN may name these batches (order, O31).
+            # `not_visible` rejects a second TXN that names one of these batches (order, O31).
             self._visible.update(dict.fromkeys(decode_body(TxnBody, frame.body).staged, frame))
             self.dirty = True
 
     @property
     def staged_count(self) -> int:
-        """Number of staged batches."""
+        """Number of staged batches that no TXN has made visible, undecided ones included."""
         return len(self._state.staged) + len(self._staged) - len(self._visible)
 
     def not_visible(self, frame: Frame, decided: bool = False) -> str:
@@ -219,8 +221,8 @@ class ReceivedTable:
 
         Args:
             frame: the TXN.
-            decided: if True, each batch must be decided here. The coordinator requires this, because an ABORT may void undecided
-                batches.
+            decided: if True, each batch must be decided in this log. The coordinator requires this, because an ABORT may void
+                undecided batches.
 
         Raises:
             FormatError: the body is invalid.
@@ -234,20 +236,21 @@ class ReceivedTable:
         batches: list[Staged] = []
         for position, count in zip(body.staged, body.counts, strict=True):
             staged = undecided.get(position) or self._state.staged.get(position)
-            # The next epoch of its producer, or a forced TRIM, releases a staged batch (order, O29 and O33).
+            # A staged batch no longer counts after the next epoch of its producer, or after a TRIM beyond it (order, O29 and O33).
             line = None if staged is None or position in self._visible else self.line(staged.producer)
             if staged is None or line is None or line.epoch != staged.epoch or position < self.start:
                 return f"nothing is staged at position {position}, or no longer"
             if staged.count != count:
                 return f"there are not {count} records staged at position {position}"
             batches.append(staged)
+        # Readers plan by the header of a TXN, so it must agree with the batches that the TXN makes visible.
         header = frame.topic, frame.count, frame.min_timestamp, frame.max_timestamp
         first, last = min(staged.first_time for staged in batches), max(staged.last_time for staged in batches)
         fits = header == (batches[0].topic, sum(body.counts), first, last)
         return "" if fits else "the header has another first topic, count, first or last time than the staged batches"
 
     def stage_decided(self, frame: Frame) -> None:
-        """Stop tracking a decided staged batch or TXN. It is now in the decided state, or the batch is void."""
+        """Delete a decided staged batch or TXN from the table, because the decided `LogState` contains its effect."""
         if frame.staged:
             self._staged.pop(frame.position, None)
         else:
@@ -265,14 +268,14 @@ class ReceivedTable:
             f"{frame!r} aborts from {body.position} on and goes back to epoch {entry.epoch}, sequence {entry.sequence}; "
             f"the table has epoch {line.epoch} ({line.state.value}), sequence {line.sequence} after {self._state.position}",
         )
-        # An ABORT voids staged batches too, but never a TXN or its batches (order, O31).
+        # An ABORT also voids staged batches, but never a TXN or a batch that a TXN names (order, O31).
         void = [at for at, staged in self._staged.items() if at >= body.position and staged.producer == frame.producer]
         _follows(
             not any(at in self._visible for at in void)
             and not any(txn.producer == frame.producer and txn.position >= body.position for txn in self._visible.values()),
             f"{frame!r} aborts from {body.position} on, but a later TXN exists, or one that makes a later batch visible",
         )
-        # The entry returns to its state before the aborted position, but closed (atomic, A11).
+        # The ABORT contains the producer's entry before the aborted position, and the epoch is closed (atomic, A11).
         line.on(LineInput.ABORT)
         self.lines[line.number] = line
         line.instance, line.epoch = entry.instance, entry.epoch
@@ -284,11 +287,12 @@ class ReceivedTable:
     def _tick(self, frame: Frame) -> None:
         body = decode_body(TickBody, frame.body)
         _follows(body.number == self.tick + 1, f"tick {body.number} cannot follow tick {self.tick}")
+        # Readers rely on ticks that never go back in time.
         _follows(self.tick_time <= body.time_us <= limits.POSITION_MAX, f"the time of tick {body.number} goes back")
         self.tick, self.tick_time, self.dirty = body.number, body.time_us, False
 
     def _trim(self, frame: Frame) -> None:
-        # A TRIM may name a position below the start, because a log that was installed as a snapshot may begin later.
+        # A log that begins with a snapshot may start after the position of a TRIM, so a lower position is not an error.
         body = decode_body(TrimBody, frame.body)
         _follows(
             0 < body.position < frame.position and 0 <= body.offset <= limits.POSITION_MAX,
@@ -324,21 +328,21 @@ class ReceivedTable:
             f"{frame!r} does not name valid voters",
         )
         _follows(
-            # A log keeps its uuid and its group permanently.
+            # A ROSTER with another uuid or group belongs to a different log.
             len(body.log) == _LOG_BYTES and (not state.log or (state.log, state.group) == (body.log, body.group)),
             f"{frame!r} belongs to log {body.log.hex()} of group {body.group!r}",
         )
 
     def last_commit(self, reader: str) -> int:
-        """Return an upper bound for the position of the reader's last offset commit at the end of the log; 0 if there is none.
+        """Return an upper bound for the position of the reader's last offset commit; 0 if the reader has none.
 
-        The exact position is known only for commits since this table was created. So a caller at an earlier frontier may have to
-        ask again.
+        For a commit from before the last `rebuild`, the result is the frontier at that rebuild, because the exact position is
+        unknown.
         """
         return self._commits.get(reader, self._begin if reader in self._state.readers else 0)
 
     def offset_decided(self, reader: str) -> None:
-        """Handle a decided offset commit of the reader."""
+        """Delete the reader from `new_readers`, because its offset commit is decided."""
         self.new_readers.pop(reader, None)
 
     def _known(self, frame: Frame) -> ProducerLine:
@@ -352,8 +356,9 @@ class ReceivedTable:
         line = self.line(frame.producer)
         if line is None:
             _follows(frame.producer == self.next_producer, f"{frame!r} is not producer {self.next_producer}")
-            # Otherwise a late copy of a request could bring back a forgotten producer (order, O26).
+            # An epoch at or below the floor may come from a late request that would create a forgotten producer again (order, O26).
             _follows(frame.epoch > self.floor, f"epoch {frame.epoch} is not above the floor {self.floor}")
+            # A new producer has sent nothing, so its first sequence is 1.
             _follows(not body.sequence, f"{frame!r} is a new producer, but begins after sequence {body.sequence}")
             _follows(body.name and body.name not in self.names.producers, f"{frame!r} gives the name {body.name!r} again")
             self.next_producer += 1
@@ -363,6 +368,7 @@ class ReceivedTable:
             _follows(body.name == line.name, f"{frame!r} calls {line.name!r} {body.name!r}")
             _follows(frame.epoch > line.epoch, f"{frame!r} begins an epoch that is not above {line.epoch}")
             _follows(
+                # The new instance continues after these values, so they must agree with the log.
                 body.sequence == line.sequence and body.progress == line.progress,
                 f"{frame!r} continues after sequence {body.sequence}, but the table has {line.sequence}",
             )
@@ -386,7 +392,7 @@ class ReceivedTable:
         self.names.apply(frame)
 
     def remove_resolved(self, line: ProducerLine) -> None:
-        """Remove the line of a producer that has no undecided frames."""
+        """Remove the producer's line from the table, if all its frames are decided."""
         if not line.undecided:
             self.lines.pop(line.number, None)
 
@@ -411,5 +417,5 @@ def _follows(condition: object, text: str) -> None:
 
 
 def _are_gateways(numbers: Sequence[int]) -> bool:
-    """True if these are one or more distinct gateway numbers."""
+    """True if the numbers are one or more different, valid gateway numbers."""
     return 0 < len(set(numbers)) == len(numbers) and all(0 < number <= limits.GATEWAY_MAX for number in numbers)

@@ -1,5 +1,6 @@
-"""The member's half of *order*: frames arrive in any order, and the hold-back queue appends them in sequence (Sambhu 1999,
-"Members").
+"""The member's half of *order*: frames arrive in any order and are appended in sequence (Sambhu 1999, "Members").
+
+A frame that arrives too early waits in the hold-back queue.
 """
 
 from __future__ import annotations
@@ -24,17 +25,17 @@ class LowerLayer(Protocol):
     """The layer that appends frames in sequence."""
 
     def append(self, frames: Sequence[Frame]) -> None:
-        """Append the next frames of the log."""
+        """Append the next frames of the log to the window of undecided frames."""
 
 
 class Receiver:
-    """Takes ORDER and ECHO of the view's coordinator, and repairs of every member.
+    """Receives ORDER and ECHO messages of the view's coordinator, and repairs of every member.
 
     Attributes:
-        discarded: number of discarded frames. A frame is discarded if it is corrupt, invalid, of another view, not chained,
-            different from this member's copy, or above the limit. The position then still counts as missing.
+        discarded: number of frames that were corrupt, invalid, of another view, not chained, different from this member's copy, or
+            above the limit. The position of a discarded frame still counts as missing.
         streamed: the highest position that the coordinator itself sent or announced in this view.
-        highest: the highest position announced in this view.
+        highest: the highest position that any member announced in this view.
     """
 
     def __init__(self, context: Context, received: ReceivedTable, forward: ForwardTable, below: LowerLayer) -> None:
@@ -48,49 +49,48 @@ class Receiver:
         self._buffered_bytes = 0
         self._buffered_bytes_max = context.config.undecided_bytes_max + limits.BUFFERED_MORE_BYTES_MAX
         undecided_bytes = max(context.config.undecided_bytes_max, limits.UNDECIDED_BYTES_CONFIG_MIN)
-        # largest number of undecided bytes at a coordinator
+        # a coordinator with the same configuration never has more undecided bytes than this
         self._window_bytes_max = undecided_bytes + limits.BUFFERED_MORE_BYTES_MAX
-        self._gaps: RangeMap[None] = RangeMap()  # positions between the window's end and `highest` that are not buffered
+        self._gaps: RangeMap[None] = RangeMap()  # positions after the last appended frame, up to `highest`, that are not buffered
         self.discarded = 0
         self.streamed = self.highest = 0
         self._invalid = ""  # reason for the last rejection of a frame that was next in sequence
 
     def installed(self) -> None:
-        """Delete buffered frames and gaps of the previous view."""
+        """Delete the buffered frames and gaps of the previous view, because the new view assigns these positions again."""
         self._buffered, self._buffered_bytes = {}, 0
         self._gaps.clear()
         self.streamed = self.highest = 0
 
     def on_order(self, sender: int, message: Order) -> None:
-        """Handle ordered frames with their bodies."""
+        """Buffer or append the coordinator's frames, which arrive with their bodies."""
         if self._counts(sender, message.view) and message.frames:
             self._accept(sender, message)
             self._stream_reached(message.frames[-1].position)
 
     def on_repair(self, sender: int, message: Repair) -> None:
-        """Handle ordered frames of this view from any member that holds them. Frames after the installed end of the log belong to
-        this view.
-        """
+        """Handle ordered frames of this view that a member sends again, because another member missed them."""
         view_state = self._view_state
+        # A coordinator has ordered all frames itself, so it needs no repair.
         if view_state.current(message.view) and sender in view_state.others and not view_state.coordinating:
             self._accept(sender, message)
 
     def log_end_reported(self, sender: int, end: int) -> None:
-        """Note that the log of a member of this view reaches `end`. Frames up to `end` that are not here are lost or late.
+        """Handle a report that the log of a member of this view reaches `end`. Missing frames up to `end` are lost or late.
 
-        An end is ignored if it is too far above the frontier to be possible.
+        A report is ignored if `end` is too far above the last position in this log to be possible.
         """
         view_state = self._view_state
         if not view_state.coordinating and end <= self._window.end + limits.BUFFERED_FRAMES_MAX:
             self._announce(end)
-            # The coordinator's heartbeat shows that its stream has reached the reported end (repair, R2).
+            # Messages of the coordinator arrive in order, so its frames up to the reported end should have arrived (repair, R2).
             if sender == view_state.coordinator:
                 self._stream_reached(end)
 
     def _accept(self, sender: int, message: Order | Repair) -> None:
         view = self._view_state.view
         for frame in message.frames:
-            # Frames of another view may belong to a truncated log.
+            # A frame of another view may come from a log that was truncated, so its position may now hold a different frame.
             if frame.view != view:
                 self.discarded += 1
             elif payload_intact(frame):
@@ -101,7 +101,7 @@ class Receiver:
         self._report_invalid(sender, message)
 
     def on_echo(self, sender: int, message: Echo) -> None:
-        """Handle headers of this member's own frames. Their bodies are in the forward-table."""
+        """Handle headers of this member's own batches, whose bodies are in the forward-table."""
         if not self._counts(sender, message.view):
             return
         for at in range(0, len(message.headers), HEADER_SIZE):
@@ -114,10 +114,10 @@ class Receiver:
             if echoed.view != message.view:
                 self.discarded += 1
             elif own is None or own.body_crc != echoed.body_crc or own.body_length != echoed.body_length:
-                # A different body was ordered under this sequence, so a member with that body must send it.
+                # The producer sent different records under this sequence to another gateway, so repair must fetch the body.
                 self._missed(echoed.position)
             else:
-                # The equal CRC proves that this member's copy is the ordered body (order, O10).
+                # With an equal CRC and length, this member's copy is the body that was ordered (order, O10).
                 echoed.body, echoed.progress = own.body, own.progress
                 self._buffer(echoed)
             self._stream_reached(echoed.position)
@@ -130,63 +130,63 @@ class Receiver:
 
     def _buffer(self, frame: Frame) -> None:
         position = frame.position
-        # A frame that is already here is not stored twice.
         if position <= self._window.end or position in self._buffered:
             return
         full = self._buffered_bytes > self._buffered_bytes_max
-        # The next frame is always buffered, because all other buffered frames wait for it.
+        # All buffered frames wait for the next frame in sequence, so that frame is accepted even above the limit.
         if position > self._window.end + (1 if full else limits.BUFFERED_FRAMES_MAX):
             self._missed(position)
             return
         if position <= self.highest:
             self._gaps.remove(position, position)
-        else:  # a frame announces all earlier positions (repair, R1)
+        else:  # positions have no gaps, so a frame shows that all earlier ones exist (repair, R1)
             self._announce(position - 1)
             self.highest = position
         self._buffered[position] = frame
         self._buffered_bytes += weight(frame)
-        # Above the limit a frame is appended at once, so that frames do not accumulate.
+        # Above the limit, only the next frame in sequence is accepted, and appending it frees memory.
         if full:
             self._drain()
 
     def _missed(self, position: int) -> None:
-        """Note an announced frame that cannot be buffered. Repair fetches it again."""
+        """Count the frame at the position as missing, so that repair fetches it again."""
         self._announce(position)
         self.discarded += 1
 
     def _is_plausible(self, position: int) -> bool:
-        """True if the position can exist, given the limits on undecided and on buffered frames."""
+        """True if a correct coordinator can have ordered the position, given its limit on undecided frames."""
         return position <= self._window.end + 2 * limits.BUFFERED_FRAMES_MAX
 
     def _stream_reached(self, position: int) -> None:
-        """Note that the coordinator's stream has reached the position."""
+        """Advance `streamed` to the position, unless the position is too high to be possible."""
         if position > self.streamed and self._is_plausible(position):
             self.streamed = position
 
     def _announce(self, end: int) -> None:
-        """Note that positions up to `end` exist. The ones above the highest known position are missing."""
+        """Advance `highest` to `end`, and count the positions between them as missing."""
         known = max(self.highest, self._window.end)
         if end > known and self._is_plausible(end):
             self._gaps.put(known + 1, end, None)
             self.highest = end
 
     def decided(self) -> None:
-        """Append buffered frames when the frontier has moved and the window has space."""
+        """Append buffered frames, because the frontier has moved and the window has space again."""
         if self._buffered and self._view_state.current(self._view_state.view):
             self._drain()
 
     def _window_space(self) -> tuple[int, int]:
-        """Return how many frames, and approximately how many bytes, the window accepts before further frames are decided here.
+        """Return how many frames, and approximately how many bytes, this member can append before further frames are decided.
 
-        A coordinator keeps to this limit according to its own frontier. A member that gets frames but no CONFIRM lags. Such a
-        member neither appends nor votes for frames above the limit. So its coordinator stops until the member gets the decision
-        (protocol/atomic, A4).
+        The coordinator obeys the same limit according to its own frontier. A member that receives frames but no CONFIRM reaches the
+        limit first, and then neither appends nor votes. Without its votes, the coordinator decides nothing until the member has
+        received the missing CONFIRM (protocol/atomic, A4).
         """
         return common_limits.UNDECIDED_FRAMES_MAX - len(self._window.frames), self._window_bytes_max - self._window.bytes
 
     def _drain(self) -> None:
-        """Append frames in sequence while the window has space. A VIEW frame is always appended, because its decision decides all
-        earlier frames.
+        """Append frames in sequence while the window has space.
+
+        A VIEW frame is appended even if the window is full, because its decision decides all earlier frames and frees the window.
         """
         buffered, end, chain = self._buffered, self._window.end, self._window.chain
         free_frames, free_bytes = self._window_space()
@@ -199,7 +199,7 @@ class Receiver:
             size = weight(frame)
             self._buffered_bytes -= size
             free_bytes -= size
-            # A frame that does not continue the chain may belong to a truncated log, so it is treated as lost.
+            # A frame that does not continue the chain may come from a truncated log, so the right frame is requested.
             if not chained(frame, chain):
                 self._gaps.put(end + 1, end + 1, None)
                 self.discarded += 1
@@ -217,21 +217,19 @@ class Receiver:
             self._below.append(run)
 
     def _report_invalid(self, sender: int, message: Order | Repair | Echo) -> None:
-        """Report a frame that continues the chain but is invalid. It was not appended, and is requested again.
+        """Report a frame that continues the chain but is invalid. The frame is not appended, and repair requests it again.
 
-        Either the coordinator or this member is wrong, and one message does not show which. So no member halts. This member casts
-        no vote for the frame or later ones, the next view excludes this member, and it copies the log that the others decide.
+        Either the coordinator or this member is wrong, and one message does not show which, so no member halts. This member does
+        not vote for the frame or for later ones. The next view excludes this member, which then copies the log that the others
+        decide.
         """
         if self._invalid:
             self._outbox.drop(message, sender, self._invalid)
             self._invalid = ""
 
     def missing(self) -> list[Range]:
-        """Return the lowest ranges of announced positions that are missing here, which repair must request.
-
-        In a view that decides, no frame is requested while the window is full.
-        """
-        # While the window is full, requested frames could not be appended.
+        """Return the lowest ranges of announced positions that this member lacks and that repair must request."""
+        # While the window of a view that decides is full, requested frames could not be appended.
         if not self._gaps or (self._view_state.primary and min(self._window_space()) <= 0):
             return []
         return [(first, last) for first, last, _ in self._gaps.lowest(limits.REPAIR_RANGES_MAX)]

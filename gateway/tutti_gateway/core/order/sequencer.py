@@ -1,4 +1,6 @@
-"""The coordinator's half of *order*: it assigns one position to every frame (Sambhu 1999; Ban 2005; protocol/order, O8)."""
+"""The coordinator's half of *order*: the coordinator assigns one position to every frame (Sambhu 1999; Ban 2005; protocol/order,
+O8).
+"""
 
 from __future__ import annotations
 
@@ -29,11 +31,11 @@ class LowerLayer(Protocol):
         """Reason why no batch can be ordered; empty if batches can be ordered."""
 
     def append(self, frames: Sequence[Frame]) -> None:
-        """Append the next frames of the log."""
+        """Append the next frames of the log to the window of undecided frames."""
 
 
 class Sequencer:
-    """Orders batches and requests of all origins."""
+    """Assigns positions to the batches of all origins, and to the frames that answer their requests."""
 
     def __init__(self, context: Context, received: ReceivedTable, below: LowerLayer) -> None:
         self._config = context.config
@@ -43,26 +45,26 @@ class Sequencer:
         self._received = received
         self._below = below
         self._ordered: list[Frame] = []
-        # producer -> origin -> epoch: these origins must send their batches again when all frames of the producer are decided
+        # producer -> origin -> epoch of the batches to request again (RESEND) when all frames of the producer are decided
         self._to_resend: dict[int, dict[int, int]] = {}
-        self._epochs: dict[int, list[tuple[int, AskEpoch]]] = {}  # producer -> (origin, request), until its frames are decided
+        self._epochs: dict[int, list[tuple[int, AskEpoch]]] = {}  # producer -> (origin, request) of the waiting epoch requests
         self._epochs_count = 0
         self._window_was_full = False
 
     def installed(self) -> None:
-        """Begin or end a view. The origins send their waiting batches and requests again."""
+        """Delete all waiting requests at the begin or end of a view, because the origins send them again."""
         self._ordered, self._to_resend, self._epochs, self._epochs_count, self._window_was_full = [], {}, {}, 0, False
 
     def busy(self, number: int) -> bool:
-        """True if a frame of the producer is undecided, or was rejected and will arrive again."""
+        """True if a frame of the producer is undecided, or if rejected batches of the producer will arrive again."""
         return number in self._received.lines or number in self._to_resend
 
     # Batches
 
     def on_forward(self, origin: int, frames: tuple[Frame, ...]) -> None:
-        """Order batches, or handle them as the decision table says."""
+        """Order the batches that are next in sequence, and handle the others as the decision table says."""
         window, received = self._window, self._received
-        # While any disk of the view is low, no batch is ordered (atomic, A9).
+        # A member with a low disk would vote NO, and each NO costs an ABORT, so no batch is ordered meanwhile (atomic, A9).
         if self._below.low:
             self._no_space(origin, frames, self._below.low)
             return
@@ -76,7 +78,7 @@ class Sequencer:
         if origin != self._view_state.me:  # this gateway's own batches were validated when they arrived
             frames = tuple(filter(self._is_good, frames))
         for frame in frames:
-            # The line is looked up once for consecutive batches of a producer.
+            # Looking up the line once for consecutive batches of a producer keeps this loop fast.
             if frame.producer != number:
                 number = frame.producer
                 line, awaited = received.line(number), number in self._epochs
@@ -94,7 +96,7 @@ class Sequencer:
             transactional = frame.transactional
             if transactional and not self._may_stage(origin, frame, line):
                 continue
-            if not line.undecided:  # a line enters the table with its first undecided frame
+            if not line.undecided:  # `received.line` returned a line that is not in the table yet
                 received.lines[number] = line
             end += 1
             frame.origin = origin
@@ -112,14 +114,14 @@ class Sequencer:
             self._ordered += ordered
 
     def _is_good(self, frame: Frame) -> bool:
-        """True if a batch of another gateway is valid, so that it may get a position when it is next in sequence."""
+        """True if a batch of another gateway is valid by itself: its fields, its topic, and its checksums."""
         return not batch(frame) and self._received.topic_known(frame.topic) and payload_intact(frame)
 
     def _may_stage(self, origin: int, frame: Frame, line: ProducerLine) -> bool:
-        """True if a staged batch, or the TXN that makes staged batches visible, may be ordered.
+        """True if a staged batch, or a TXN that makes staged batches visible, may be ordered. Otherwise, refuse it or let it wait.
 
-        A TXN waits until all frames of its producer are decided, and names only decided batches. So an ABORT never voids a TXN or a
-        part of one (protocol/order, O31).
+        A TXN waits until all frames of its producer are decided, and names only decided batches. An ABORT can therefore never void
+        a TXN or a part of one (protocol/order, O31).
         """
         received, code, reason = self._received, "", ""
         if frame.kind != Kind.TXN:
@@ -150,9 +152,9 @@ class Sequencer:
             self._outbox.send(origin, Refuse(view, frame.producer, frame.epoch, frame.first_sequence, "space", reason, True))
 
     def _judge(self, origin: int, frame: Frame, line: ProducerLine | None) -> None:
-        """Handle a batch that cannot be ordered now."""
+        """Ignore, refuse or request again a batch that cannot be ordered now."""
         if line is None:
-            return  # the producer was forgotten: the origin learns the outcome from the log
+            return  # the producer was forgotten, and the FORGET in the log gives the origin its answer
         how = relation(frame.epoch, frame.first_sequence, frame.last_sequence, line.epoch, line.sequence)
         verdict = VERDICT[seen(line.state, line.number in self._epochs), how]
         if verdict is Verdict.REFUSE:
@@ -162,20 +164,20 @@ class Sequencer:
                 Refuse(self._view_state.view, frame.producer, frame.epoch, frame.first_sequence, "epoch", reason, False),
             )
         elif verdict is not Verdict.IGNORE:
-            # After a gap or an overlap, or with a full window (ORDER), the batch must be sent again.
+            # With the verdict ORDER, only the full window prevents the batch, which is requested again when space is free.
             self._window_was_full = self._window_was_full or verdict is Verdict.ORDER
             self._to_resend.setdefault(frame.producer, {})[origin] = frame.epoch
             if not line.undecided:
                 self._request_resend(line)
 
     def _request_resend(self, line: ProducerLine) -> None:
-        """Ask the origins to send rejected batches again, because all frames of the producer are decided. Wait if the window is
-        full.
+        """Request rejected batches of a producer from their origins, or wait if the window is full.
+
+        All frames of the producer are decided, so the sequence in the request cannot be taken back by a view change.
         """
-        # Only an open epoch accepts batches.
         if line.state is not LineState.OPEN:
-            self._to_resend.pop(line.number, None)  # the epoch has ended, so the origins learn the outcome from the log
-        # Batches that would be rejected again are not requested now.
+            self._to_resend.pop(line.number, None)  # the epoch has ended, and the log gives the origins the outcome
+        # With a full window, the coordinator would reject the batches again.
         elif self._window.full or self._below.low:
             self._window_was_full = True
         else:
@@ -189,7 +191,7 @@ class Sequencer:
     def order_frame(
         self, kind: Kind, body: msgspec.Struct, *, origin: int = 0, producer: int = 0, epoch: int = 0, topic: int = 0
     ) -> Frame:
-        """Order a frame that is not a batch. `origin` is the gateway that requested the frame (default: this member)."""
+        """Order a frame that is not a batch, and return it. `origin` is the gateway that requested it (default: this member)."""
         invariant(self._view_state.coordinating, f"a {kind.name} is ordered by a member that does not coordinate")
         frame = Frame(
             kind,
@@ -241,9 +243,9 @@ class Sequencer:
         received = self._received
         number = received.names.producers.get(ask.name)
         if number is None:
-            # A first epoch must be above the floor, so that no late copy brings back a forgotten producer (order, O26).
+            # Without this check, a late copy of a request could create a forgotten producer again (order, O26).
             if ask.epoch <= received.floor:
-                return  # the origin gets its answer from the FORGET that raised the floor
+                return  # the FORGET that raised the floor gives the origin its answer
             if self._deny_if_ahead(origin, ask, received.floor):
                 return
             if len(received.names.producers) >= self._config.producers_max:
@@ -256,14 +258,14 @@ class Sequencer:
         line = received.line(number)
         invariant(line is not None, f"producer {number} ({ask.name!r}) has a name but no entry")
         if line is None or line.epoch >= ask.epoch:
-            return  # the origin learns from the log which instance has opened the epoch
+            return  # the EPOCH frame in the log shows the origin which instance has opened the epoch
         if self._deny_if_ahead(origin, ask, max(line.epoch, received.floor)):
             return
         if not line.undecided:
             self._order_epoch(origin, line, ask)
             return
         waiting = self._epochs.setdefault(number, [])
-        # A repeated request must not enter the queue twice.
+        # Origins repeat their requests, and a second entry would only use up the limit.
         if (origin, ask) in waiting:
             return
         if self._epochs_count >= limits.WAITING_EPOCHS_MAX:
@@ -277,13 +279,15 @@ class Sequencer:
                 True,
             )
             return
-        # From now on no batch of the old epoch is ordered, so a busy old instance cannot starve the new one (order, O19).
+        # While a request waits, no batch of the old epoch is ordered, so a busy old instance cannot delay the new one (order, O19).
         waiting.append((origin, ask))
         self._epochs_count += 1
 
     def _deny_if_ahead(self, origin: int, ask: AskEpoch, before: int) -> bool:
-        """Refuse an epoch that is too far ahead. Otherwise a client could use up the epoch numbers, for all producers once a
-        FORGET raises the floor (protocol/order, O21).
+        """Refuse an epoch that is too far above `before`. Return True if it was refused.
+
+        Without the limit, one client could use up the epoch numbers of all producers, because a FORGET raises the floor for all of
+        them (protocol/order, O21).
         """
         if ask.epoch <= before + limits.EPOCHS_AHEAD_MAX:
             return False
@@ -299,11 +303,11 @@ class Sequencer:
     def _on_offsets_request(self, origin: int, ask: AskOffsets) -> None:
         state = self._window.state
         if ask.offset > state.next_offset or ask.frontier > state.position:
-            return  # invalid: an origin cannot have decided more than the coordinator
+            return  # invalid: the coordinator decides first, so no origin has a higher frontier or next offset
         known, new = state.readers, self._received.new_readers
         if self._received.last_commit(ask.reader) > ask.frontier:
-            return  # the origin learns from the log: it holds this commit, or a later one through another gateway
-        # A new reader needs an entry in the log state, and the number of entries is limited.
+            return  # the log holds this commit, or a later one of the reader, and gives the origin its answer
+        # Each reader needs memory in the log state of every gateway, so the number of readers is limited.
         if ask.reader not in known and ask.reader not in new and len(known) + len(new) >= limits.READERS_MAX:
             self._deny(origin, ask, "limit", f"the log has the offsets of {limits.READERS_MAX} named readers; use one of them")
             return
@@ -315,8 +319,8 @@ class Sequencer:
         for number in ask.producers:
             line = received.line(number)
             if line is None:
-                continue  # already forgotten: the log answers the origin when all of them are decided to be forgotten
-            # If the producer were forgotten, its undecided frames would have no entry.
+                continue  # already forgotten; the origin gets its answer when the log has forgotten all producers of the request
+            # A FORGET now would leave the producer's undecided frames without an entry in the received-table.
             if self.busy(number):
                 self._deny(origin, ask, "busy", f"producer {line.name!r} still sends; fence it first", True)
                 return
@@ -325,22 +329,19 @@ class Sequencer:
             self.forget(numbers, origin)
 
     def forget(self, numbers: Sequence[int], origin: int = 0) -> None:
-        """Order a FORGET of producers that have no undecided frames."""
+        """Order a FORGET of producers, which must have no undecided frames."""
         received = self._received
         lines = [line for line in map(received.line, numbers) if line is not None]
         invariant(not any(line.undecided for line in lines), f"producers {numbers} are forgotten with undecided frames")
         epochs = [line.epoch for line in lines]
-        # The floor prevents a late copy from bringing back a forgotten producer (order, O26).
+        # The floor rejects late requests for the epochs of these producers, so that none of them is created again (order, O26).
         body = ForgetBody(tuple(numbers), max([received.floor, *epochs]))
         self.order_frame(Kind.FORGET, body, origin=origin)
 
     # What is decided
 
     def producer_resolved(self, line: ProducerLine) -> None:
-        """Continue after the last undecided frame of a producer.
-
-        A waiting epoch begins, or rejected batches are requested again.
-        """
+        """Order a waiting epoch, or request rejected batches again, because the producer's last undecided frame is decided."""
         waiting = self._epochs.pop(line.number, None)
         if waiting:
             self._epochs_count -= len(waiting)
@@ -351,7 +352,7 @@ class Sequencer:
             self._request_resend(line)
 
     def space_freed(self) -> None:
-        """Request rejected batches again when the window has space."""
+        """Request rejected batches again, if the window was full and has space now."""
         if self._window_was_full and not self._window.full and not self._below.low:
             self._window_was_full = False
             for number in list(self._to_resend):
@@ -364,18 +365,19 @@ class Sequencer:
     # End of a step
 
     def publish(self) -> bool:
-        """Send the frames of this step to all members. An origin gets only the headers of its own batches. Return True if there
-        were frames.
+        """Send the frames of this step to all members, and to each origin only the headers of its own batches.
+
+        Return True if the step ordered any frames.
         """
         if not self._ordered:
             return False
         ordered, self._ordered = self._ordered, []
-        orders: dict[tuple[int, int], list[Order]] = {}  # members that get the same message share one object, which is encoded once
+        orders: dict[tuple[int, int], list[Order]] = {}  # run of frames -> messages; a shared message is encoded only once
         for member in self._view_state.others:
             first = 0
             echoed = False
             for index, frame in enumerate(ordered):
-                # The forward-table of the origin has the bodies of its own batches (order, O10).
+                # The origin has the bodies of its own batches in its forward-table, so headers are enough (order, O10).
                 own = frame.kind in SEQUENCED and frame.origin == member
                 if own is not echoed:
                     self._multicast(member, ordered, (first, index), echoed, orders)

@@ -1,1 +1,1 @@
-"""Events, actions and messages of the core, and their validation and encoding."""
+"""Events, actions and messages of the core, with their validation and encoding."""

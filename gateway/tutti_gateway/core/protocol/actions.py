@@ -1,11 +1,11 @@
 """Actions of a stack.
 
-The actions of one step are one batch, and the driver must carry them out in order (protocol/lifecycle, L2): persist, read (the log
+The actions of one step are one batch, and the driver must execute them in order (protocol/lifecycle, L2): persist, read (the log
 with its repair, then lanes), send, deliver (the log, then lanes), reply, read index, view installed, suspect, peers, dropped, set
-timer, halt or stopped. Delivery precedes the reply, so a reader that asks after a receipt was sent finds the record.
+timer, halt or stopped. Delivery precedes the reply, so a reader that asks after a client got its receipt finds the record.
 
-Persist is asynchronous: the driver continues at once. The completion is reported by the event `Persisted`, or `LanePersisted` for
-lanes. No action that promises durability precedes that event.
+Persist is asynchronous: the driver executes the next action at once. The event `Persisted`, or `LanePersisted` for lanes, reports
+that the write is durable. Only after that event, the stack sends votes, promises and receipts that depend on the write.
 """
 
 from __future__ import annotations
@@ -19,15 +19,14 @@ from tutti_gateway.core.protocol.messages import LaneBegin, Message
 
 
 class Persist(msgspec.Struct, frozen=True, tag="Persist"):
-    """Truncate the log after position `cut` if given, append the frames, and write the hard state if given; then report
-    `Persisted(token)`.
+    """Truncate the log after position `cut` if given, append the frames, and write the hard state if given.
 
-    If there is a `snapshot` (a decided LogState as bytes), the log is replaced first, and begins again after the snapshot's
-    position. After a crash the disk has either the old or the new log.
+    The disk reports the completion with `Persisted(token)`. If there is a `snapshot` (a decided LogState as bytes), it first
+    replaces the log, which then begins after the snapshot's position. After a crash, the disk has either the old or the new log.
 
-    A truncation first lowers the vote mark, and is durable before anything later is written. Hard state is durable before frames of
-    the same or a later Persist are written, and after frames of earlier Persists. It is written together with the frontier that
-    earlier steps delivered. One sync may serve many Persists.
+    A truncation first lowers the vote mark, and is durable before any later write begins. Hard state is durable before the disk
+    writes frames of the same or a later Persist, and after the frames of earlier ones. The disk writes the hard state together with
+    the frontier that earlier steps delivered. One fsync may complete many Persist actions.
     """
 
     token: int
@@ -38,9 +37,9 @@ class Persist(msgspec.Struct, frozen=True, tag="Persist"):
 
 
 class ReadLog(msgspec.Struct, frozen=True, tag="ReadLog"):
-    """Read the durable frames `first` to `last` from the log; then report `LogRead(token)`.
+    """Read the durable frames `first` to `last` from the log, and report them with `LogRead(token)`.
 
-    The result may end at `limits.FETCH_BYTES` bytes, after at least one frame.
+    The result contains at least one frame, and may end early so that it has at most `limits.FETCH_BYTES` bytes.
     """
 
     token: int
@@ -49,11 +48,10 @@ class ReadLog(msgspec.Struct, frozen=True, tag="ReadLog"):
 
 
 class ReadSnapshot(msgspec.Struct, frozen=True, tag="ReadSnapshot"):
-    """Read the snapshot with which the local log begins, at a position where a decision may stop; then report
-    `SnapshotRead(token)`.
+    """Read a chunk of the snapshot with which the local log begins, and report it with `SnapshotRead(token)`.
 
-    `position` identifies the snapshot; 0 means the current one. The result starts at byte `at` and has at most `limits.FETCH_BYTES`
-    bytes.
+    `position` identifies the snapshot; 0 means the current one. The snapshot never ends between a batch and its ABORT. The chunk
+    starts at byte `at` and has at most `limits.FETCH_BYTES` bytes.
     """
 
     token: int
@@ -62,21 +60,21 @@ class ReadSnapshot(msgspec.Struct, frozen=True, tag="ReadSnapshot"):
 
 
 class RepairLog(msgspec.Struct, frozen=True, tag="Mend"):
-    """Write decided frames of another gateway's log where this disk lost them, in order from the first position of `LogCorrupt`.
+    """Write decided frames at positions where this disk lost them, in order from the first position of `LogCorrupt`.
 
-    The disk writes the frames durably if they continue the earlier frames. A new `LogCorrupt` reports the positions that are still
-    lost.
+    The frames come from another gateway's log, and the disk writes them only if they continue its chain. A new `LogCorrupt` then
+    reports the positions that are still lost.
     """
 
     frames: tuple[Frame, ...]
 
 
 class PersistLane(msgspec.Struct, frozen=True, tag="PersistLane"):
-    """Truncate the lane's log after position `cut` if given, append the frames, write the own lane's `attempt` if given; then
-    report `LanePersisted(token)`.
+    """Truncate a lane after position `cut` if given, append the frames, and write the promised `attempt` of the own lane if given.
 
-    A truncation is durable before anything later is written, and each lane is written in order. If there is a `begin`, the lane is
-    first replaced by an empty lane at that position, because the earlier part was trimmed elsewhere.
+    The disk reports the completion with `LanePersisted(token)`. A truncation is durable before any later write begins, and the
+    writes of a lane are executed in order. If there is a `begin`, the disk first replaces the lane by an empty lane that begins
+    after that position, because other gateways have trimmed the earlier part.
     """
 
     token: int
@@ -89,10 +87,7 @@ class PersistLane(msgspec.Struct, frozen=True, tag="PersistLane"):
 
 
 class LaneHeld(msgspec.Struct, frozen=True, tag="LaneHeld"):
-    """Allow retention to trim a lane up to the position.
-
-    At every gateway of the roster, all frames up to there are decided and durable.
-    """
+    """Allow retention to trim a lane up to the position, up to which every gateway of the roster holds the frames as decided."""
 
     origin: int
     incarnation: bytes
@@ -100,8 +95,8 @@ class LaneHeld(msgspec.Struct, frozen=True, tag="LaneHeld"):
 
 
 class RepairLane(msgspec.Struct, frozen=True, tag="MendLane"):
-    """Write decided frames of a lane where this disk lost them, in order from the first position of `LaneCorrupt`, as in
-    `RepairLog`.
+    """Write decided frames of a lane where this disk lost them, in order from the first position of `LaneCorrupt` (see
+    `RepairLog`).
     """
 
     origin: int
@@ -110,9 +105,9 @@ class RepairLane(msgspec.Struct, frozen=True, tag="MendLane"):
 
 
 class ReadLane(msgspec.Struct, frozen=True, tag="ReadLane"):
-    """Read the durable frames `first` to `last` of a lane's log; then report `LaneRead(token)`.
+    """Read the durable frames `first` to `last` of a lane, and report them with `LaneRead(token)`.
 
-    The result may end at `limits.FETCH_BYTES` bytes, after at least one frame.
+    The result contains at least one frame, and may end early so that it has at most `limits.FETCH_BYTES` bytes.
     """
 
     token: int
@@ -123,17 +118,17 @@ class ReadLane(msgspec.Struct, frozen=True, tag="ReadLane"):
 
 
 class Send(msgspec.Struct, frozen=True, tag="Send"):
-    """Send a message to another member (gateway number)."""
+    """Send a message to another gateway. `to` is its number."""
 
     to: int
     message: Message
 
 
 class Deliver(msgspec.Struct, frozen=True, tag="Deliver"):
-    """Deliver a decided run, in order: the frontier passes it.
+    """Deliver a decided run of frames to the readers, in order, and move the frontier to its end.
 
-    `offsets[i]` is the offset of the first record in `frames[i]`, or of the next record if that frame has none. `aborted` holds the
-    positions of void batches in the run, which have no records.
+    `offsets[i]` is the offset of the first record in `frames[i]`, or of the next record if that frame contains none. `aborted`
+    holds the positions of the batches in the run that an ABORT voids, whose records are not delivered.
     """
 
     frames: tuple[Frame, ...]
@@ -143,9 +138,9 @@ class Deliver(msgspec.Struct, frozen=True, tag="Deliver"):
 
 
 class LogReplaced(msgspec.Struct, frozen=True, tag="Relearned"):
-    """Report that a snapshot durably replaced the log. The frontier moves to `position`, and the next record has `next_offset`.
+    """Report that a snapshot durably replaced the log: the frontier moves to `position`, and the next record has `next_offset`.
 
-    Frames up to there that were not delivered before are never delivered here.
+    This gateway does not deliver the frames that the snapshot covers, because it never received them.
     """
 
     position: int
@@ -153,7 +148,9 @@ class LogReplaced(msgspec.Struct, frozen=True, tag="Relearned"):
 
 
 class DeliverUnordered(msgspec.Struct, frozen=True, tag="DeliverUnordered"):
-    """Deliver a decided run of a lane, in order. `first_offset` is the offset of the first record in the lane."""
+    """Deliver a decided run of a lane to the readers, in order. `first_offset` is the lane's offset of the first record in the
+    run.
+    """
 
     origin: int
     incarnation: bytes
@@ -169,10 +166,10 @@ class Reply(msgspec.Struct, frozen=True, tag="Reply"):
 
 
 class ReadIndex(msgspec.Struct, frozen=True, tag="ReadIndex"):
-    """Answer `ReadIndexAsked(number)`.
+    """Answer the event `ReadIndexAsked` with this number.
 
-    If `confirmed` is True, the delivered frontier holds everything that was decided when the request arrived. Otherwise this is
-    unknown here.
+    `confirmed` is True if this gateway has delivered every frame that was decided when the request arrived. Otherwise this gateway
+    does not know whether a frame is missing.
     """
 
     number: int
@@ -180,8 +177,9 @@ class ReadIndex(msgspec.Struct, frozen=True, tag="ReadIndex"):
 
 
 class ViewInstalled(msgspec.Struct, frozen=True, tag="ViewInstalled"):
-    """Report a view: its id, its members (gateway numbers, oldest first), its coordinator, and whether it decides (its VIEW is
-    decided).
+    """Report the installed view: its id, its members (gateway numbers, oldest first), and its coordinator.
+
+    `primary` is True after the view's VIEW frame is decided, so that the view accepts new messages. `view` 0 means no view.
     """
 
     view: int
@@ -191,13 +189,13 @@ class ViewInstalled(msgspec.Struct, frozen=True, tag="ViewInstalled"):
 
 
 class Peers(msgspec.Struct, frozen=True, tag="Peers"):
-    """Report the peers of this gateway: (number, name, address) of each. The report replaces the previous one."""
+    """Report the other gateways of the group: (number, name, address) of each. The report replaces the previous one."""
 
     peers: tuple[tuple[int, str, str], ...]
 
 
 class Dropped(msgspec.Struct, frozen=True, tag="Dropped"):
-    """Report dropped messages of `kind` from `sender`, for the log. `reason` says why, and the count is since the last report."""
+    """Report messages of `kind` from `sender` that were dropped since the last report, with their number and the last reason."""
 
     kind: str
     sender: int
@@ -206,10 +204,10 @@ class Dropped(msgspec.Struct, frozen=True, tag="Dropped"):
 
 
 class Suspect(msgspec.Struct, frozen=True, tag="Suspect"):
-    """Report a member that blocks the group: its votes make no progress for the atomic period, or it cannot accept a frame that it
-    must accept.
+    """Report a member that blocks the group, for the operator and the status.
 
-    The report is for the operator and the status. In a group of one it means that the disk does not answer.
+    The member's votes make no progress for the atomic period, or it rejects a frame that it must accept. In a group of one, the
+    report means that the disk does not respond.
     """
 
     member: int
@@ -217,7 +215,7 @@ class Suspect(msgspec.Struct, frozen=True, tag="Suspect"):
 
 
 class SetTimer(msgspec.Struct, frozen=True, tag="SetTimer"):
-    """Send TimeAdvanced at this time (`Now.mono_us`) or soon after. The timer replaces the previous one."""
+    """Raise the event TimeAdvanced at this time (`Now.mono_us`) or soon after. The timer replaces the previous one."""
 
     at_us: int
 
@@ -225,8 +223,8 @@ class SetTimer(msgspec.Struct, frozen=True, tag="SetTimer"):
 class Halt(msgspec.Struct, frozen=True, tag="Halt"):
     """Stop taking part in the group, but continue to serve reads. `reason` is for the operator.
 
-    `out` is True if a forced roster excludes this gateway. Its log may then differ from the group's log. So it must not be served
-    as the group's log, and the gateway must never start with this disk again.
+    `out` is True if a forced roster excludes this gateway, whose log may then differ from the group's log. The gateway must not
+    serve its log as the group's log, and must never start with this disk again.
     """
 
     reason: str
@@ -234,7 +232,7 @@ class Halt(msgspec.Struct, frozen=True, tag="Halt"):
 
 
 class Stopped(msgspec.Struct, frozen=True, tag="Stopped"):
-    """Report that the orderly stop is complete: nothing is in progress."""
+    """Report that the orderly stop is complete: no frame, request or write is in progress."""
 
 
 Action = (

@@ -1,9 +1,9 @@
 """Encoding of events, actions and messages as bytes, for recorded runs and for the transport.
 
-Frames are written as on disk. A frame without a position has zero as view, position and header CRC.
+A frame is encoded as on disk. If it has no position yet, its view, position and header CRC are zero.
 
-A recorded run leaves out the bodies of batches (*lean* encoding). A stack reads only the length and CRC of such a body. So a replay
-uses substitute bytes with the same length and CRC.
+A recorded run leaves out the bodies of batches (*lean* encoding). The stack uses only the length and CRC of such a body, so a
+replay can use substitute bytes with the same length and CRC.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def _from_plain(kind: type, value: Any) -> Any:
     if kind is Frame:
         frame = decode_frame(value)
         if frame.size != len(value):
-            raise FormatError(f"a frame of {frame.size} bytes was given {len(value)} bytes")
+            raise FormatError(f"a frame has {frame.size} bytes according to its header, but its record has {len(value)} bytes")
         return frame
     raise NotImplementedError(f"{kind.__name__} is not part of an event, action or message")
 
@@ -64,7 +64,7 @@ def _to_lean(value: Any) -> Any:
 
 
 def _to_lean_whole(value: Any) -> Any:
-    """Like `_to_lean`, but keep a body that does not match its header, because a stack detects the mismatch."""
+    """Like `_to_lean`, but keep a body that does not match its header, so that a replayed stack detects the mismatch too."""
     if isinstance(value, Frame) and value.kind == Kind.BATCH and payload_crc(value.progress, value.body) != value.body_crc:
         return b"".join((value.packed_header(), value.progress, value.body))
     return _to_lean(value)
@@ -87,7 +87,7 @@ def _from_lean(kind: type, value: Any) -> Any:
 
 
 _LEAN_EVENT_ENCODER = msgspec.msgpack.Encoder(enc_hook=_to_lean_whole)
-# Sets are written in sorted order. Equal sets may iterate in different orders, but a replay compares actions as bytes.
+# A replay compares actions as bytes, so equal sets must be written in the same order.
 _LEAN_ENCODER = msgspec.msgpack.Encoder(enc_hook=_to_lean, order="deterministic")
 _LEAN_EVENTS: msgspec.msgpack.Decoder[Event] = msgspec.msgpack.Decoder(Event, dec_hook=_from_lean)
 _LEAN_ACTIONS: msgspec.msgpack.Decoder[list[Action]] = msgspec.msgpack.Decoder(list[Action], dec_hook=_from_lean)

@@ -1,4 +1,6 @@
-"""Events of a stack. Events are frozen values that serialise, so a recorded run replays (protocol/lifecycle, L1)."""
+"""Events of a stack: frozen values that can be written as bytes, so that a recorded run can be replayed (protocol/lifecycle,
+L1).
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,7 @@ from tutti_gateway.core.protocol.messages import Confirm, Damage, Echo, Forward,
 
 
 class Now(NamedTuple):
-    """The two clocks at an event, microseconds: `mono_us` never goes back and drives timers; `wall_us` (UTC) dates ticks."""
+    """The two clocks at an event, in microseconds: `mono_us`, which never goes back, for timers, and `wall_us` (UTC) for ticks."""
 
     mono_us: int
     wall_us: int
@@ -25,7 +27,7 @@ class Now(NamedTuple):
 class StackConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Settings of a stack: times in microseconds, periods in heartbeats, and configurable limits.
 
-    `lanes` is True if the disk stores lanes (protocol/lanes). A gateway without lanes ignores unordered sends.
+    `lanes` is True if the disk stores lanes (protocol/lanes). A gateway without lanes refuses unordered batches.
     """
 
     heartbeat_us: int = limits.HEARTBEAT_US
@@ -39,8 +41,9 @@ class StackConfig(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Identity(msgspec.Struct, frozen=True):
-    """Identity of this gateway: its name, its disk's incarnation (16 bytes), its group, and the configured members (name ->
-    HOST:P).
+    """Identity of this gateway: its name, its disk's incarnation (16 bytes), its group, and its configured members.
+
+    `members` maps the name of each configured member to its address HOST:PORT.
     """
 
     gateway: str
@@ -57,11 +60,11 @@ class LostEnd(msgspec.Struct, frozen=True):
 
     Attributes:
         first: the first lost position.
-        last: the last position that was certainly durable. If it is below `first`, all frames up to it are here, and only later
-            frames may be missing.
+        last: the last position that was certainly durable. If `last` is below `first`, the disk has all frames up to `last`, and
+            only later frames may be missing.
         attempt, chain: attempt and chain value of the frame at `last`.
         promised: the last attempt that this gateway may have begun.
-        members: members of the attempt of the frame before `first`, oldest first; empty if unknown.
+        members: members of the attempt to which the frame before `first` belongs, oldest first; empty if unknown.
         shown: last position that clients or readers have seen; 0 if that position is not above `last`.
         disks: disks of `members`, in the same order; empty if the VIEW does not name them.
     """
@@ -77,19 +80,19 @@ class LostEnd(msgspec.Struct, frozen=True):
 
 
 class LaneLog(msgspec.Struct, frozen=True, kw_only=True):
-    """One lane that was found at the start. All of it is durable.
+    """One lane that the disk held at the start. All its frames are durable.
 
     Attributes:
-        origin, incarnation: the origin of the lane and its disk.
-        attempt: for this gateway's lane, the highest attempt ever written. For another lane, the attempt of the last frame. 0 if
-            there is none.
+        origin, incarnation: number of the lane's origin, and incarnation of the origin's disk.
+        attempt: in this gateway's own lane, the highest attempt ever written; in another lane, the attempt of the last frame; 0
+            without one.
         position, chain, offset: the last delivered position, its chain value, and the offset of the next record.
-        tail: the frames after that position.
-        lines: for this gateway's lane, the producers up to `position`.
-        halted: for this gateway's lane, the reason why it accepts no frames: decided frames are lost. All other fields are then
-            empty.
-        lost: for this gateway's lane, the lost range after the tail, which other gateways may have; None if nothing is lost. If a
-            range is lost, `attempt` is the attempt of the last frame.
+        tail: the frames after `position`.
+        lines: in this gateway's own lane, the last epoch and sequence of each producer up to `position`.
+        halted: in this gateway's own lane, the reason why the lane accepts no frames, because decided frames are lost. All fields
+            except `origin` and `incarnation` are then empty.
+        lost: in this gateway's own lane, the lost range after the tail, which other gateways may have; None if nothing is lost. If
+            a range is lost, `attempt` is the attempt of the last frame.
     """
 
     origin: int
@@ -105,14 +108,15 @@ class LaneLog(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Recovered(msgspec.Struct, frozen=True):
-    """The disk's content at a start (protocol/log).
+    """Content of the disk at the start of a gateway (protocol/log).
 
     Attributes:
-        log: uuid of the log (16 bytes), empty on a blank disk.
-        scalars: promised and accepted views.
-        state: the log up to the frontier watermark; the stack may change this object.
-        tail: durable frames above the watermark, in order. Their outcome is not known yet.
-        damage: positions after `tail` that were durable but cannot be read, up to the vote mark; None if there are none.
+        log: uuid of the log (16 bytes); empty on a blank disk.
+        scalars: hard state: the promised, accepted and coordinated views.
+        state: the log up to the watermark, which is the last position that is durably known as decided; the stack may change this
+            object.
+        tail: durable frames after the watermark, in order, which may be undecided.
+        damage: positions after `tail`, up to the vote mark, that were durable but cannot be read; None if there are none.
         lanes: the lanes on the disk.
     """
 
@@ -125,7 +129,7 @@ class Recovered(msgspec.Struct, frozen=True):
 
 
 class Started(msgspec.Struct, frozen=True, tag="Started"):
-    """The first event of a run. `entropy` is 16 random bytes (the uuid of a log that begins)."""
+    """The first event of a run. `entropy` is 16 random bytes: the seed of the run, and the uuid of a log that begins with it."""
 
     identity: Identity
     entropy: bytes
@@ -133,16 +137,16 @@ class Started(msgspec.Struct, frozen=True, tag="Started"):
 
 
 class Submitted(msgspec.Struct, frozen=True, tag="Submitted"):
-    """Batches of a client, validated, without positions, in the order in which the client sent them."""
+    """A client submits batches: validated, without positions, and in the order in which the client sent them."""
 
     session: int
     frames: tuple[Frame, ...]
 
 
 class SubmittedUnordered(msgspec.Struct, frozen=True, tag="SubmittedUnordered"):
-    """Batches of a client for this gateway's lane, in the order in which the client sent them.
+    """A client submits batches for this gateway's lane, in the order in which the client sent them.
 
-    A lane has its own sequences, which start with 1 in each epoch. So a session sends either to the ordered log or to a lane.
+    A session sends either to the ordered log or to a lane, because a lane has its own sequences, which start with 1 in each epoch.
     """
 
     session: int
@@ -160,7 +164,7 @@ class EpochAsked(msgspec.Struct, frozen=True, tag="EpochAsked"):
 
 
 class TopicAsked(msgspec.Struct, frozen=True, tag="TopicAsked"):
-    """A client asks for a topic's number."""
+    """A client asks for the number of a topic, which is registered if its name is new."""
 
     session: int
     request: int
@@ -178,7 +182,7 @@ class OffsetsAsked(msgspec.Struct, frozen=True, tag="OffsetsAsked"):
 
 
 class ForgetAsked(msgspec.Struct, frozen=True, tag="ForgetAsked"):
-    """An operator asks to remove producers from the received-table."""
+    """An operator asks the log to forget producers: their state is deleted on all gateways."""
 
     session: int
     request: int
@@ -188,8 +192,8 @@ class ForgetAsked(msgspec.Struct, frozen=True, tag="ForgetAsked"):
 class RosterAsked(msgspec.Struct, frozen=True, tag="RosterAsked"):
     """An operator asks to change one gateway of the roster: `change` is "add", "remove" or "replace" (`AskRoster`).
 
-    `incarnation` names the disk to replace. A repeated request then changes nothing, because the roster no longer has that disk.
-    Empty means the disk in the current roster.
+    `incarnation` names the disk to replace, so that a repeated request changes nothing after the replacement. An empty
+    `incarnation` means the disk in the current roster.
     """
 
     session: int
@@ -203,7 +207,7 @@ class RosterAsked(msgspec.Struct, frozen=True, tag="RosterAsked"):
 class RosterForced(msgspec.Struct, frozen=True, tag="RosterForced"):
     """An operator declares a majority of the roster permanently lost. Only the gateways in `names` remain, this one included.
 
-    Records that only the lost gateways held are lost. The lost gateways must never come back with their disks.
+    Records that only the lost gateways held are lost. The operator must never start the lost gateways with their disks again.
     """
 
     session: int
@@ -212,19 +216,22 @@ class RosterForced(msgspec.Struct, frozen=True, tag="RosterForced"):
 
 
 class ReadIndexAsked(msgspec.Struct, frozen=True, tag="ReadIndexAsked"):
-    """A reader asks whether this log holds all frames that are decided by now. The answer is the action `ReadIndex(number)`."""
+    """A reader asks whether this log holds all frames that the group has decided so far. The answer is the action `ReadIndex`."""
 
     number: int
 
 
 class SessionClosed(msgspec.Struct, frozen=True, tag="SessionClosed"):
-    """A client's session has ended. It gets no more answers, but its submitted batches continue."""
+    """A client's session has ended: it gets no more answers, but the batches that it has submitted continue."""
 
     session: int
 
 
 class Received(msgspec.Struct, frozen=True, tag="Received"):
-    """A message of another gateway: its number, and the incarnation of its disk from the transport's handshake."""
+    """A message of another gateway arrived.
+
+    `sender` is the number of that gateway. `incarnation` identifies its disk, according to the handshake of the connection.
+    """
 
     sender: int
     message: Message
@@ -232,16 +239,16 @@ class Received(msgspec.Struct, frozen=True, tag="Received"):
 
 
 class LinkChanged(msgspec.Struct, frozen=True, tag="LinkChanged"):
-    """The connection to a gateway broke (`up` is False) or is restored."""
+    """The connection to a gateway has broken (`up` is False) or is restored (`up` is True)."""
 
     peer: int
     up: bool
 
 
 class LogRead(msgspec.Struct, frozen=True, tag="LogRead"):
-    """Result of `ReadLog(token)`: frames starting at its `first`; none if they cannot be read.
+    """Result of the action `ReadLog` with this token: frames from its `first` on; none if they cannot be read.
 
-    `stop` is the last position in `frames` at which a decision may stop: no ABORT between `stop` and the requested `last` voids a
+    `stop` is the last position in `frames` to which the frontier may move: no ABORT between `stop` and the requested `last` voids a
     BATCH up to `stop`. If there is no such position, `stop` is below the position of the first frame.
     """
 
@@ -251,9 +258,9 @@ class LogRead(msgspec.Struct, frozen=True, tag="LogRead"):
 
 
 class SnapshotRead(msgspec.Struct, frozen=True, tag="SnapshotRead"):
-    """Result of `ReadSnapshot(token)`: a chunk of the state of the log up to `position`, and the size of the entire state in bytes.
+    """Result of the action `ReadSnapshot` with this token: a chunk of a snapshot, which is the state of the log up to `position`.
 
-    `size` is 0 if there is no such state, or if it no longer exists.
+    `size` is the size of the whole snapshot in bytes; 0 if the disk does not have this snapshot, or no longer has it.
     """
 
     token: int
@@ -263,9 +270,9 @@ class SnapshotRead(msgspec.Struct, frozen=True, tag="SnapshotRead"):
 
 
 class LogCorrupt(msgspec.Struct, frozen=True, tag="Rotted"):
-    """The log lost the decided positions `first` to `last`: they cannot be read and must be fetched from another gateway.
+    """The disk cannot read the decided positions `first` to `last` of the log, which must be fetched from another gateway.
 
-    This report replaces the previous one, and each `RepairLog` is followed by a new report. `first` 0 means that nothing is lost.
+    Each report replaces the previous one, and the disk reports again after each `RepairLog`. `first` 0 means that nothing is lost.
     """
 
     first: int
@@ -273,21 +280,21 @@ class LogCorrupt(msgspec.Struct, frozen=True, tag="Rotted"):
 
 
 class Persisted(msgspec.Struct, frozen=True, tag="Persisted"):
-    """All Persists up to the one with this token are durable."""
+    """All Persist actions up to the one with this token are durable."""
 
     token: int
 
 
 class LanePersisted(msgspec.Struct, frozen=True, tag="LanePersisted"):
-    """All PersistLanes up to the one with this token are durable."""
+    """All PersistLane actions up to the one with this token are durable."""
 
     token: int
 
 
 class LaneRead(msgspec.Struct, frozen=True, tag="LaneRead"):
-    """Result of `ReadLane(token)`: frames starting at its `first`; none if they cannot be read or were trimmed.
+    """Result of the action `ReadLane` with this token: frames from its `first` on; none if they cannot be read or were trimmed.
 
-    If the frames were trimmed, `begin` describes the start of the lane on this disk.
+    If the frames were trimmed, `begin` describes the position at which the lane now begins on this disk.
     """
 
     token: int
@@ -296,7 +303,7 @@ class LaneRead(msgspec.Struct, frozen=True, tag="LaneRead"):
 
 
 class LaneCorrupt(msgspec.Struct, frozen=True, tag="LaneRotted"):
-    """A lane lost its decided positions `first` to `last`, as in `LogCorrupt`.
+    """The disk cannot read the decided positions `first` to `last` of a lane (see `LogCorrupt`).
 
     `first` 0 means that nothing of this lane is lost.
     """
@@ -308,11 +315,11 @@ class LaneCorrupt(msgspec.Struct, frozen=True, tag="LaneRotted"):
 
 
 class TimeAdvanced(msgspec.Struct, frozen=True, tag="TimeAdvanced"):
-    """A timer of SetTimer may be due."""
+    """The time that the last SetTimer requested may have come."""
 
 
 class SpaceChanged(msgspec.Struct, frozen=True, tag="SpaceChanged"):
-    """The disk is low (`low` is True, and `reason` says why), or it has free space again."""
+    """The disk is low on free space (`low` is True, with a `reason`), or it has free space again."""
 
     low: bool
     reason: str
@@ -321,9 +328,8 @@ class SpaceChanged(msgspec.Struct, frozen=True, tag="SpaceChanged"):
 class TrimProposed(msgspec.Struct, frozen=True, tag="TrimProposed"):
     """Retention proposes to trim the oldest part of the log.
 
-    `places` holds the starts of local segments at which the log may begin, in order: (position, offset of the first record). All
-    are decided. Up to position `forced`, the log is trimmed even if a voter does not hold all frames yet. That voter must then
-    install a snapshot.
+    `places` holds decided positions at which local segments begin, in order, as (position, offset of the first record). Up to
+    position `forced`, the log is trimmed even if a voter does not hold all frames yet. Such a voter must then install a snapshot.
     """
 
     places: tuple[tuple[int, int], ...]
@@ -331,23 +337,23 @@ class TrimProposed(msgspec.Struct, frozen=True, tag="TrimProposed"):
 
 
 class WriteFailed(msgspec.Struct, frozen=True, tag="WriteFailed"):
-    """A write or an fsync failed: stop voting at once, but continue to serve reads."""
+    """A write or an fsync failed, so the member must stop voting at once, but continues to serve reads."""
 
     reason: str
 
 
 class Several(msgspec.Struct, frozen=True, tag="Several"):
-    """Events that arrived together and form one step, in this order. Their results are sent and written together
-    (protocol/lifecycle, L4).
+    """Several events that arrived together and form one step, in this order.
 
-    `events` holds at least two events, and only those for which `groupable` is True.
+    Their results are written and sent together (protocol/lifecycle, L4). `events` holds at least two events, all of them
+    `groupable`.
     """
 
     events: tuple[Submitted | Received, ...]
 
 
 class LeaveAsked(msgspec.Struct, frozen=True, tag="LeaveAsked"):
-    """Stop in order: accept no new messages, decide all frames in progress, then send Stopped."""
+    """An operator asks this gateway to stop in order: to decide all frames in progress, and then to report Stopped."""
 
 
 Event = (
@@ -381,7 +387,7 @@ Event = (
 
 
 def groupable(event: object) -> TypeGuard[Submitted | Received]:
-    """True if an event may be part of `Several`. Only the messages by which a view orders and decides batches may be."""
+    """True if the event may be part of `Several`: a client's batches, or a message by which a view orders and decides batches."""
     return type(event) is Submitted or (type(event) is Received and type(event.message) in _ORDINARY)
 
 
@@ -389,7 +395,7 @@ _ORDINARY = frozenset((Forward, Order, Echo, Vote, Confirm))
 
 
 def group_events(events: Iterable[Event]) -> list[Event]:
-    """Return the steps for events that arrived together. Consecutive groupable events form one step."""
+    """Return the events of the steps for events that arrived together. Consecutive groupable events form one step."""
     steps: list[Event] = []
     run: list[Submitted | Received] = []
     for event in events:

@@ -1,8 +1,8 @@
-"""Validation of messages: one validator for each message type, in one table.
+"""Validation of messages from other gateways: one validator for each message type, in one table.
 
-A validator checks only what the message alone shows: types, ranges, order, and lengths within `limits`. The layer that handles the
-message compares it with its own state. A run of frames is checked by its two ends and its length, in constant time. Order, chain
-and payloads are checked where frames are processed one by one (*order*, *flush*).
+A validator checks a message by itself: types, ranges, order, and lengths within `limits`. The layer that handles the message
+compares it with the layer's own state. A validator checks only the first and last frame of a run and their distance, which takes
+constant time. The layers *order* and *flush* check the order, chain and payload of each frame when they process it.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ _CRC_MAX = 2**32 - 1
 _LOW_MAX = limits.SPACE_CHARACTERS_MAX
 _NAME_MAX = NAME_BYTES_MAX + len(NAMELESS)
 
-#: Messages between the members of one view. No other message depends on the views of the gateways.
+#: Messages between the members of one view, which are ignored in any other view.
 OF_A_VIEW = frozenset(
     {Forward, Asking, Order, Echo, Resend, Refuse, Deny, Vote, No, Confirm, Missing, Repairing, Repair},
 )
@@ -80,10 +80,10 @@ def malformed(message: Message) -> str:
 
 
 def far_ahead(message: Message, promised: int) -> str:
-    """Return the reason why the view in a message is too far above the promised view to exist. Empty if it can exist, or if no view
-    is promised yet.
+    """Return the reason why the view in a message is too far above the promised view; empty if it is not, or without a promise.
 
-    A gateway proposes a view above all views that it has seen, so one absurdly high view would use up the view ids.
+    A gateway proposes a view above all views that it has seen, so one wrong message with a very high view would use up the view
+    ids.
     """
     highest = _NOTED.get(type(message))
     if highest is None or not promised:
@@ -104,7 +104,7 @@ _NOTED: dict[type, Callable[[Any], int]] = {
 
 
 def _is_view(view: int) -> bool:
-    """True if the view has a counter and the number of the gateway that proposed it."""
+    """True if the number is a valid view id: it contains a counter and the number of the gateway that proposed the view."""
     return counter_of(view) > 0 and view <= _VIEW_MAX and coordinator_of(view) > 0
 
 
@@ -129,7 +129,7 @@ def _name(name: str) -> str:
 
 
 def _members(members: Sequence[int]) -> str:
-    """Return the reason why these are not distinct gateway numbers."""
+    """Return the reason why the numbers are not different, valid gateway numbers; empty if they are."""
     if len(members) > common_limits.ROSTER_MAX:
         return f"{len(members)} gateways are over the limit of {common_limits.ROSTER_MAX}"
     if len(set(members)) != len(members) or not all(0 < member <= _GATEWAY_MAX for member in members):
@@ -138,7 +138,9 @@ def _members(members: Sequence[int]) -> str:
 
 
 def _table(table: Sequence[tuple[int, int]], end: int) -> str:
-    """Return the reason why these are not (view, first position) of consecutive runs: both values must increase."""
+    """Return the reason why the table does not list (view, first position) of consecutive runs, both increasing; empty if it
+    does.
+    """
     if len(table) > limits.VIEW_RUNS_MAX:
         return f"{len(table)} runs of frames are over the limit of {limits.VIEW_RUNS_MAX}"
     view = first = 0
@@ -150,14 +152,14 @@ def _table(table: Sequence[tuple[int, int]], end: int) -> str:
 
 
 def _log(end: int, chain: int, base: int, table: Sequence[tuple[int, int]]) -> str:
-    """Return the reason why this cannot describe a log."""
+    """Return the reason why the values cannot describe a log; empty if they can."""
     if not (0 <= end <= _POSITION_MAX and 0 <= base <= _POSITION_MAX and 0 <= chain <= _CRC_MAX):
         return f"a log cannot end at {end} with chain value {chain} and a table that begins after {base}"
     return _table(table, end)
 
 
 def _ranges(ranges: Sequence[tuple[int, int]]) -> str:
-    """Return the reason why these are not ordered, disjoint ranges of positions."""
+    """Return the reason why the ranges of positions are not in order and disjoint; empty if they are."""
     if not 0 < len(ranges) <= limits.REPAIR_RANGES_MAX:
         return f"{len(ranges)} ranges are not 1 to {limits.REPAIR_RANGES_MAX}"
     end = 0
@@ -169,11 +171,11 @@ def _ranges(ranges: Sequence[tuple[int, int]]) -> str:
 
 
 def _run(frames: Sequence[Frame], most: int = _FRAMES_MAX) -> str:
-    """Return the reason why these cannot be ordered frames without a gap, judged by the two ends."""
+    """Return the reason why the first and last frame do not fit a run without a gap; empty if they do."""
     count = len(frames)
     if not 0 < count <= most:
         return f"{count} frames are not 1 to {most}"
-    first, last = frames[0], frames[-1]  # constant time: the layers check each frame when they append it
+    first, last = frames[0], frames[-1]  # the layers check each frame when they append it, so the ends are enough here
     if not 0 < first.position <= _POSITION_MAX - count or last.position - first.position != count - 1:
         return f"{count} frames do not go from position {first.position} to {last.position}"
     return _size(first) or _size(last)
@@ -203,7 +205,7 @@ def _forward(message: Forward) -> str:
 
 
 def batch(frame: Frame) -> str:
-    """Return the reason why no origin can have forwarded the frame as a batch or TXN; empty if one can."""
+    """Return the reason why no correct origin can have forwarded the frame as a batch or TXN; empty if one can."""
     if frame.kind not in SEQUENCED or frame.position or frame.view:
         return f"{frame!r} is not a batch without a position"
     if not frame.count or not 0 < frame.first_sequence <= _POSITION_MAX - frame.count:
@@ -307,10 +309,10 @@ def _heartbeat(message: Heartbeat) -> str:
     times = (message.sent_us, message.echo_us, message.held_us, message.wall_us)
     if not all(0 <= time_us <= _POSITION_MAX for time_us in times):
         return f"not all of {times} are valid times"
-    # The watermark is at most the frontier, and the frontier is at most the end of the log.
+    # A gateway records only decided positions as decided, and decides only positions of its log.
     if not 0 <= message.watermark <= message.frontier <= message.end <= _POSITION_MAX:
         return f"a log cannot end at {message.end} with frontier {message.frontier} and watermark {message.watermark}"
-    # A gateway promises a view before it accepts or installs it (flush, F2 and F9).
+    # A gateway promises a view before it accepts or installs that view (flush, F2 and F9).
     if bool(message.members) != bool(message.view) or not max(message.view, message.accepted) <= message.promised:
         return f"view {message.view} of {message.members} and accepted {message.accepted} exceed promised {message.promised}"
     if bool(message.forced) != bool(message.forced_at) or not 0 <= message.forced_at <= message.frontier:
@@ -323,7 +325,9 @@ def _heartbeat(message: Heartbeat) -> str:
 
 
 def _proposed(view: int, members: Sequence[int]) -> str:
-    """Return the reason why these cannot be the members of a proposed view. The candidate must be one of them."""
+    """Return the reason why the numbers cannot be the members of a proposed view, which include its candidate; empty if they
+    can.
+    """
     return _members(members) or ("" if coordinator_of(view) in members else f"view {view} does not include its coordinator")
 
 

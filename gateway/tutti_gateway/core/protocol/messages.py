@@ -1,7 +1,7 @@
-"""Messages between gateways. A message of a view contains the view id, and members of other views ignore the message. Messages of
-lanes contain an attempt instead.
+"""Messages between gateways.
 
-Messages hold frames by reference. The transport encodes them; for tests and recorded runs, `codec` does.
+A message of a view contains the view id, and members of other views ignore it. Messages of lanes contain an attempt instead.
+Messages hold references to frame objects. The transport encodes messages for the network, and `codec` for tests and recorded runs.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from tutti.data.frames.frame import Frame
 
 
 class Forward(msgspec.Struct, frozen=True, tag="Forward"):
-    """Origin to coordinator: batches to order, without positions, in the order of their producers."""
+    """Origin to coordinator: batches that need positions, in the order in which each producer sent them."""
 
     view: int
     frames: tuple[Frame, ...]
@@ -27,7 +27,7 @@ class AskEpoch(msgspec.Struct, frozen=True, tag="AskEpoch"):
 
 
 class AskTopic(msgspec.Struct, frozen=True, tag="AskTopic"):
-    """Register a topic."""
+    """Register a topic by its name."""
 
     name: str
 
@@ -35,7 +35,7 @@ class AskTopic(msgspec.Struct, frozen=True, tag="AskTopic"):
 class AskOffsets(msgspec.Struct, frozen=True, tag="AskOffsets"):
     """Log the offset commit of a named reader, unless the log holds a commit of that reader after position `frontier`.
 
-    `frontier` is an earlier frontier of the origin. The origin knows that the log does not hold this commit up to there.
+    The origin has checked the log up to `frontier`, and knows that this commit is not in that part.
     """
 
     reader: str
@@ -44,7 +44,7 @@ class AskOffsets(msgspec.Struct, frozen=True, tag="AskOffsets"):
 
 
 class AskForget(msgspec.Struct, frozen=True, tag="AskForget"):
-    """Remove producers from the received-table. Their numbers are never used again."""
+    """Forget producers: delete their state in the log. Their numbers are never used again."""
 
     producers: tuple[int, ...]
 
@@ -52,10 +52,10 @@ class AskForget(msgspec.Struct, frozen=True, tag="AskForget"):
 class AskRoster(msgspec.Struct, frozen=True, tag="AskRoster"):
     """Change one gateway of the roster.
 
-    `change` is "add", "remove" or "replace". "add" adds `name` at `address`, as a learner that votes once it has caught up.
-    "replace" is for a lost disk: the gateway's new incarnation votes instead of `incarnation`, which is the disk in the roster.
-    `frontier` is the origin's frontier. The coordinator ignores a request with a frontier below the last ROSTER, because the
-    requested change may have been undone since.
+    `change` is "add", "remove" or "replace". "add" adds the gateway `name` at `address`, which votes only after it has caught up.
+    "replace" is for a lost disk: the gateway's new disk votes instead of the disk `incarnation` in the roster. `frontier` is the
+    origin's frontier. The coordinator ignores a request whose frontier is below the last ROSTER, because that ROSTER may have
+    undone the requested change.
     """
 
     change: str
@@ -69,7 +69,7 @@ Ask = AskEpoch | AskTopic | AskOffsets | AskForget | AskRoster
 
 
 class Asking(msgspec.Struct, frozen=True, tag="Asking"):
-    """Origin to coordinator: order the frame that answers this request, unless the log already holds it."""
+    """Origin to coordinator: a request, for which the coordinator orders a frame unless the log already holds the answer."""
 
     view: int
     ask: Ask
@@ -83,16 +83,16 @@ class Order(msgspec.Struct, frozen=True, tag="Order"):
 
 
 class Echo(msgspec.Struct, frozen=True, tag="Echo"):
-    """Coordinator to the origin of a run: packed headers (96 bytes each) of its own frames, which are in its forward-table."""
+    """Coordinator to origin: headers (96 bytes each) of ordered batches whose bodies the origin has in its forward-table."""
 
     view: int
     headers: bytes
 
 
 class Resend(msgspec.Struct, frozen=True, tag="Resend"):
-    """Coordinator to origin: batches of the producer were not ordered.
+    """Coordinator to origin: send the producer's batches again, from `sequence` on, because they were not ordered.
 
-    Send them again from `sequence`, the next sequence that the coordinator accepts.
+    `sequence` is the next sequence that the coordinator accepts.
     """
 
     view: int
@@ -102,7 +102,7 @@ class Resend(msgspec.Struct, frozen=True, tag="Resend"):
 
 
 class Refuse(msgspec.Struct, frozen=True, tag="Refuse"):
-    """Coordinator to origin: a batch was rejected, and why."""
+    """Coordinator to origin: a batch is rejected, with the reason. `retry` means that the client may send it again."""
 
     view: int
     producer: int
@@ -114,7 +114,7 @@ class Refuse(msgspec.Struct, frozen=True, tag="Refuse"):
 
 
 class Deny(msgspec.Struct, frozen=True, tag="Deny"):
-    """Coordinator to origin: a request cannot be fulfilled, and why."""
+    """Coordinator to origin: a request is denied, with the reason. `retry` means that the client may repeat it."""
 
     view: int
     ask: Ask
@@ -124,9 +124,9 @@ class Deny(msgspec.Struct, frozen=True, tag="Deny"):
 
 
 class Vote(msgspec.Struct, frozen=True, tag="Vote"):
-    """Member to coordinator, YES: all frames up to the position are durable here. The vote is cumulative.
+    """Member to coordinator: YES to all frames up to the position, which are durable on the member's disk.
 
-    `low` is the reason why the disk accepts no new batches; empty if it accepts them.
+    `low` is the reason why that disk accepts no new batches; empty if it accepts them.
     """
 
     view: int
@@ -135,7 +135,7 @@ class Vote(msgspec.Struct, frozen=True, tag="Vote"):
 
 
 class No(msgspec.Struct, frozen=True, tag="No"):
-    """Member to coordinator, NO: this member rejects the batch at the position."""
+    """Member to coordinator: NO to the batch at the position, which this member cannot write."""
 
     view: int
     position: int
@@ -143,10 +143,10 @@ class No(msgspec.Struct, frozen=True, tag="No"):
 
 
 class Confirm(msgspec.Struct, frozen=True, tag="Confirm"):
-    """Coordinator to members: all members have voted YES up to the position, so it is decided. CONFIRM is cumulative and repeated,
-    never cached.
+    """Coordinator to members: all members have voted YES up to the position, so all frames up to it are decided.
 
-    A member whose clients do not wait for the run may get it slightly later, with the next ORDER (protocol/atomic, A5).
+    The coordinator repeats CONFIRM in each heartbeat. A member whose clients do not wait for the decision may get it slightly
+    later, with the next ORDER (protocol/atomic, A5).
     """
 
     view: int
@@ -154,29 +154,27 @@ class Confirm(msgspec.Struct, frozen=True, tag="Confirm"):
 
 
 class Heartbeat(msgspec.Struct, frozen=True, tag="Heartbeat", kw_only=True):
-    """Soft state of a gateway, sent to every peer in each heartbeat. A lost, late or duplicated heartbeat does no harm.
+    """Soft state of a gateway, sent to its peers at fixed intervals. A lost, late or duplicated heartbeat does no harm.
 
     Attributes:
-        sent_us: the sender's clock. The receiver returns it in `echo_us`.
+        sent_us: the sender's monotonic clock, which the receiver returns in `echo_us`.
         echo_us: the last `sent_us` that the sender got from the receiver; 0 if there is none.
-        held_us: time since that `sent_us` arrived.
-        log: uuid of the log, empty on a blank disk.
-        config: CRC of the names and addresses of the configured members. All gateways must have the same value for a genesis.
-        view, members: the installed view and its members; 0 and () if there is none.
-        promised, accepted: as in `HardState`; durable.
-        claim: the view that the sender coordinates or is about to install, confirmed by echoes of a majority; 0 if there is none.
-        end: last position of the sender's log. For a coordinator, the last ordered position, so that the loss of the last message
-            is detected.
+        held_us: time since the heartbeat with that `sent_us` arrived at the sender.
+        log: uuid of the log; empty on a blank disk.
+        config: CRC of the names and addresses of the configured members, which must be equal at all founders of a group.
+        view, members: the installed view and its members; 0 and () without a view.
+        promised, accepted: the views of the sender's durable hard state.
+        claim: the view that the sender coordinates or proposes, if a majority has echoed its heartbeats; else 0.
+        end: last position of the sender's log, which also reveals the loss of the coordinator's last message.
         frontier: last position that is decided at the sender.
-        watermark: last position that is durably known as decided.
-        misses: True if the sender hears no coordinator.
-        hears: the gateways that the sender hears.
-        ready: True for a learner that holds all decided frames except those in progress.
+        watermark: last position of which the sender's disk has recorded that it is decided.
+        misses: True if the sender receives no heartbeats of a coordinator.
+        hears: the gateways whose messages the sender has received within the boot period.
+        ready: True for a learner that holds all decided frames except the last ones.
         low: True if the sender's disk accepts no batches. A view includes the sender only if the others are not a majority.
-        leaving: True if the sender stops in order. A coordinator reports this when all its frames are decided and it no longer
-            coordinates.
+        leaving: True if the sender stops in order. A coordinator sets this only after all its frames are decided.
         forced, forced_at: view and position of the last forced ROSTER that is decided at the sender; 0 if there is none.
-        out: True if that roster or a later one does not name the receiver.
+        out: True if that ROSTER excludes the receiver.
         wall_us: the sender's wall clock (us, UTC); 0 from a release that does not send it.
     """
 
@@ -207,14 +205,14 @@ class Heartbeat(msgspec.Struct, frozen=True, tag="Heartbeat", kw_only=True):
 class Probe(msgspec.Struct, frozen=True, tag="Probe"):
     """Request for an immediate heartbeat.
 
-    It is sent to a suspect before it is booted, and to voters in order to confirm a frontier.
+    A coordinator probes a suspect before it boots that member, and any gateway probes all voters to confirm a frontier.
     """
 
 
 class Propose(msgspec.Struct, frozen=True, tag="Propose"):
     """Candidate to the proposed members of `view`: promise the view, and report your log (protocol/flush, F1).
 
-    `forced` is True if an operator declares that only these gateways remain.
+    `forced` is True if an operator has declared that only these gateways remain.
     """
 
     view: int
@@ -223,9 +221,9 @@ class Propose(msgspec.Struct, frozen=True, tag="Propose"):
 
 
 class Damage(msgspec.Struct, frozen=True):
-    """Positions `first` to `last` that were durable here but cannot be read.
+    """The corrupt end of a log: positions `first` to `last` were durable but cannot be read.
 
-    `view` and `chain` are those of the frame at `last`.
+    `view` and `chain` are the view and chain value of the frame at `last`, according to the vote mark.
     """
 
     first: int
@@ -235,12 +233,12 @@ class Damage(msgspec.Struct, frozen=True):
 
 
 class State(msgspec.Struct, frozen=True, tag="State", kw_only=True):
-    """Answer to Propose: the view is durably promised, and no message of an older view will be sent (protocol/flush, F4).
+    """Answer to Propose: the view is durably promised, and the sender sends no messages of older views (protocol/flush, F4).
 
     Attributes:
-        accepted: the accepted view.
+        accepted: the last view that the sender has accepted.
         end, chain: last position of the durable log and its chain value. For a corrupt log, both are as in the vote mark.
-        frontier: last position that is known as decided here.
+        frontier: last position that is decided at the sender.
         base, table: (view, first position) of each run of frames of one view after position `base`, in order.
         damage: the unreadable end of the log; None if there is none.
     """
@@ -256,7 +254,7 @@ class State(msgspec.Struct, frozen=True, tag="State", kw_only=True):
 
 
 class Reject(msgspec.Struct, frozen=True, tag="Reject"):
-    """Refusal, in answer to Propose, Install or Fetch. A new view must be above `promised`."""
+    """Answer to Propose, Install or Fetch: the sender refuses, and accepts only views above `promised`."""
 
     view: int
     promised: int
@@ -266,8 +264,8 @@ class Reject(msgspec.Struct, frozen=True, tag="Reject"):
 class Install(msgspec.Struct, frozen=True, tag="Install", kw_only=True):
     """Candidate to the members of `view`: make your log equal to the described log, and accept the view (protocol/flush, F9).
 
-    `table` describes the adopted log after position `base`, which is decided. Two logs differ where the views of their frames
-    differ.
+    `table` lists the view of each run of frames after the decided position `base`. Two logs differ at the first position at which
+    the views of their frames differ.
     """
 
     view: int
@@ -279,13 +277,13 @@ class Install(msgspec.Struct, frozen=True, tag="Install", kw_only=True):
 
 
 class Installed(msgspec.Struct, frozen=True, tag="Installed"):
-    """Answer to Install: the log is durably equal, and the view is accepted."""
+    """Answer to Install: the sender's log is equal to the described log, and the acceptance of the view is durable."""
 
     view: int
 
 
 class Fetch(msgspec.Struct, frozen=True, tag="Fetch"):
-    """Request for frames `first` to `last`, for the promised view. With view 0, a learner requests decided frames only."""
+    """Request for frames `first` to `last` during a change to `view`. A learner sends view 0 and gets only decided frames."""
 
     view: int
     first: int
@@ -293,10 +291,10 @@ class Fetch(msgspec.Struct, frozen=True, tag="Fetch"):
 
 
 class Fetched(msgspec.Struct, frozen=True, tag="Fetched", kw_only=True):
-    """Answer to Fetch: frames starting at `first`, as many as fit; none if the source does not hold them.
+    """Answer to Fetch: frames from `first` on, as many as fit; none if the source does not hold them.
 
-    In an answer to a learner, all frames are decided in the sender's installed view `source`. `stop` is the last of their positions
-    at which a decision may stop. An answer without frames and with `stop` 0 means that the source cannot read them.
+    In an answer to a learner, all frames are decided, and `source` is the sender's installed view. `stop` is the last of their
+    positions to which the frontier may move. Without frames, `stop` 0 means that the source cannot read the requested frames.
     """
 
     view: int
@@ -307,9 +305,9 @@ class Fetched(msgspec.Struct, frozen=True, tag="Fetched", kw_only=True):
 
 
 class FetchSnapshot(msgspec.Struct, frozen=True, tag="FetchSnapshot"):
-    """Request for the next chunk of a snapshot, which starts at byte `at`. The snapshot is the state up to `position`.
+    """Request for the next chunk of a snapshot, from byte `at` on. `position` identifies the snapshot.
 
-    The source offered the snapshot in answer to a Fetch of frames that it has trimmed. `view` is the view of that Fetch.
+    The source has sent the first chunk in answer to a Fetch of frames that it has trimmed. `view` is the view of that Fetch.
     """
 
     view: int
@@ -318,10 +316,10 @@ class FetchSnapshot(msgspec.Struct, frozen=True, tag="FetchSnapshot"):
 
 
 class FetchedSnapshot(msgspec.Struct, frozen=True, tag="FetchedSnapshot", kw_only=True):
-    """A chunk of the state (LogState) of the decided log up to `position`, with which the sender's own log begins.
+    """A chunk of the snapshot with which the sender's own log begins: the decided state (LogState) up to `position`.
 
-    `data` starts at byte `at` of `size` bytes. The answer to Fetch is the first chunk. `size` 0 means that the sender no longer has
-    the snapshot.
+    `data` starts at byte `at` of `size` bytes. The first chunk is the answer to a Fetch, and later ones answer FetchSnapshot.
+    `size` 0 means that the sender no longer has the snapshot.
     """
 
     view: int
@@ -333,9 +331,9 @@ class FetchedSnapshot(msgspec.Struct, frozen=True, tag="FetchedSnapshot", kw_onl
 
 
 class Missing(msgspec.Struct, frozen=True, tag="Missing"):
-    """Repair request: ranges (first, last) of positions of `view` that were announced but are missing here (protocol/repair, R1).
+    """Request for repair: the sender lacks these ranges (first, last) of positions of `view` (protocol/repair, R1).
 
-    All members receive it. The member `of` must repair; if `of` is 0, any holder repairs.
+    All members receive the request, but only the member `of` repairs. If `of` is 0, any member that holds the frames may repair.
     """
 
     view: int
@@ -344,28 +342,28 @@ class Missing(msgspec.Struct, frozen=True, tag="Missing"):
 
 
 class Repairing(msgspec.Struct, frozen=True, tag="Repairing"):
-    """A holder announces that it repairs these ranges, so that other holders do not."""
+    """Claim: the sender repairs these ranges, so that no other member does."""
 
     view: int
     ranges: tuple[tuple[int, int], ...]
 
 
 class Repair(msgspec.Struct, frozen=True, tag="Repair"):
-    """Ordered frames with consecutive positions, from any member that holds them."""
+    """Repair: ordered frames with consecutive positions, from any member that holds them."""
 
     view: int
     frames: tuple[Frame, ...]
 
 
-# Messages of lanes contain an attempt instead of a view. A lane is the stream of one origin's disk, identified by gateway number
-# and incarnation. In a lane frame, `position` is the position in the lane, `view` is the attempt, and the chain is that of the
-# lane.
+# Messages of lanes contain an attempt instead of a view.
+# A lane is the stream of one origin's disk, identified by the origin's gateway number and the incarnation of the disk.
+# In a frame of a lane, `position` is the position in the lane, `view` is the attempt, and the chain links frames of the lane.
 
 
 class Post(msgspec.Struct, frozen=True, tag="Post"):
     """Origin to the members of its attempt: the next frames of its lane.
 
-    The first frame of an attempt is a VIEW that names these members.
+    The first frame of an attempt is a VIEW frame that names the members.
     """
 
     incarnation: bytes
@@ -373,11 +371,10 @@ class Post(msgspec.Struct, frozen=True, tag="Post"):
 
 
 class Posted(msgspec.Struct, frozen=True, tag="Posted"):
-    """Member to origin, YES: the lane is durable here up to the position, and its last frame there belongs to this attempt. The
-    vote is cumulative.
+    """Member to origin: YES to all frames of the lane up to the position, which are durable on the member's disk.
 
-    `low` is the reason why the disk accepts no later batch, which is a NO; empty if it accepts them. `again` is True if later
-    frames arrived after a gap.
+    `attempt` is the attempt of the last of these frames. `low` is the reason why the disk accepts no later batch, which is a NO;
+    empty if it accepts them. `again` is True if a gap before later frames must be filled.
     """
 
     incarnation: bytes
@@ -388,10 +385,7 @@ class Posted(msgspec.Struct, frozen=True, tag="Posted"):
 
 
 class Settled(msgspec.Struct, frozen=True, tag="Settled"):
-    """Origin to members, CONFIRM: the frame of this attempt at the position is decided, and so are all earlier frames.
-
-    Cumulative.
-    """
+    """Origin to members: the frame of this attempt at the position and all earlier frames of the lane are decided."""
 
     incarnation: bytes
     attempt: int
@@ -399,7 +393,7 @@ class Settled(msgspec.Struct, frozen=True, tag="Settled"):
 
 
 class LaneEnd(msgspec.Struct, frozen=True, array_like=True):
-    """The last position of a lane that is decided at the sender."""
+    """One entry of LaneEnds: the last position of a lane that is decided at the sender."""
 
     origin: int
     incarnation: bytes
@@ -407,15 +401,16 @@ class LaneEnd(msgspec.Struct, frozen=True, array_like=True):
 
 
 class LaneEnds(msgspec.Struct, frozen=True, tag="LaneEnds"):
-    """Each gateway to the connected gateways, at intervals of heartbeats: the decided end of each known lane. A gateway that lags
-    fetches the rest.
+    """Each gateway to the connected gateways, every few heartbeats: the decided end of each lane that the sender stores.
+
+    A receiver that lags then fetches the frames that it lacks.
     """
 
     ends: tuple[LaneEnd, ...]
 
 
 class LaneFetch(msgspec.Struct, frozen=True, tag="LaneFetch"):
-    """Request for decided frames of a lane, starting at this position."""
+    """Request for decided frames of a lane, from position `first` on."""
 
     origin: int
     incarnation: bytes
@@ -423,12 +418,12 @@ class LaneFetch(msgspec.Struct, frozen=True, tag="LaneFetch"):
 
 
 class LaneBegin(msgspec.Struct, frozen=True, array_like=True):
-    """State of a lane at a decided position. The sender has trimmed the lane up to that position.
+    """Start of a lane from which the sender has trimmed all frames up to `position`.
 
     Attributes:
-        position, attempt, chain: position, attempt and chain value of the frame at that position.
+        position, attempt, chain: position, attempt and chain value of the last trimmed frame.
         offset: offset of the next record.
-        members: members of the attempt, oldest first.
+        members: members of that attempt, oldest first.
     """
 
     position: int
@@ -439,8 +434,9 @@ class LaneBegin(msgspec.Struct, frozen=True, array_like=True):
 
 
 class LaneFetched(msgspec.Struct, frozen=True, tag="LaneFetched"):
-    """Answer to LaneFetch: decided frames, as many as one read returns. There are none if the sender's lane begins later; `begin`
-    then describes its start.
+    """Answer to LaneFetch: decided frames, as many as one read returns.
+
+    If the sender has trimmed the requested frames, `frames` is empty, and `begin` describes the start of the sender's copy.
     """
 
     origin: int
@@ -453,11 +449,10 @@ class LaneAsk(msgspec.Struct, frozen=True, tag="LaneAsk"):
     """Origin to all gateways, after its disk lost the end of its lane: report the end of your copy (protocol/lanes, U31).
 
     Attributes:
-        incarnation: disk of the lane.
+        incarnation: incarnation of the origin's disk, which identifies the lane.
         token: identifies the origin's current run.
-        attempt, up_to: attempt and position of the last frame that was durable at the origin. That frame and all earlier ones are
-            decided.
-        behind: the undecided frames after this position are requested; 0 if none are.
+        attempt, up_to: attempt and position of the last frame that was certainly durable at the origin, and therefore decided.
+        behind: position after which the receiver must send its undecided frames; 0 if it must send none.
     """
 
     incarnation: bytes
@@ -468,8 +463,7 @@ class LaneAsk(msgspec.Struct, frozen=True, tag="LaneAsk"):
 
 
 class LaneTail(msgspec.Struct, frozen=True, tag="LaneTail"):
-    """Answer to LaneAsk, with its token: the lane is durable here up to the position, and its last frame there belongs to this
-    attempt.
+    """Answer to LaneAsk, with the same token: last durable position of the sender's copy, and the attempt of the frame there.
 
     `frames` holds the requested frames, as many as fit into one message.
     """

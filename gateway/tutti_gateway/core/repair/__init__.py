@@ -1,1 +1,1 @@
-"""*repair*: lost messages are fetched from the nearest member that holds them (protocol/repair). See NOTES.md."""
+"""*repair*: a member fetches lost messages from the nearest member that holds them (protocol/repair). See NOTES.md."""

@@ -15,12 +15,13 @@ from tutti_gateway.core.repair.timing import Timing
 
 
 class Repair:
-    """Requests frames that are missing here, and sends frames that other members miss.
+    """Requests frames that this member misses, and sends frames that other members miss.
 
-    `receiver` handles the ordered stream. `distances` returns the one-way distance to a member, in microseconds.
+    `receiver` handles the ordered stream. `distances` returns the one-way delay to a member, in microseconds.
 
     Attributes:
-        requester, responder: the two roles of the layer, with their counters.
+        requester: the role of a member that misses frames, with its counters.
+        responder: the role of a member that holds frames, with its counters.
     """
 
     def __init__(self, context: Context, receiver: Receiving, distances: Callable[[int], int], random: RandomSource) -> None:
@@ -31,41 +32,41 @@ class Repair:
         self.responder = Responder(context, timing)
 
     def installed(self) -> None:
-        """Begin a view. Delete all repair state, because it belongs to the previous view (protocol/repair, R13)."""
+        """Delete all repair state at the begin of a view, because it belongs to the previous view (protocol/repair, R13)."""
         self.requester.reset()
         self.responder.reset()
 
     def log_end_reported(self, member: int, end: int) -> None:
-        """Note that the log of a member of this view reaches `end`, so that the loss of the last message is detected too."""
+        """Handle a report that a member's log reaches `end`, which also shows the loss of the last message of the stream."""
         if member in self._view_state.others:
             self.responder.log_end_reported(member, end)
             self._receiver.log_end_reported(member, end)
 
     def on_missing(self, sender: int, message: messages.Missing) -> None:
-        """Handle a repair request of a member."""
+        """Repair the requested frames if the request is for this member or for any holder, and postpone own requests for them."""
         if self._counts(sender, message.view, message.ranges):
             self.requester.on_other_request(message.ranges)
-            # A request to another member only postpones this member's own requests (repair, R4 and R6).
+            # All members receive each request, but only the named member may repair (repair, R4 and R6).
             if message.of in (0, self._view_state.me):
                 self.responder.on_request(sender, message.ranges, message.of)
                 self.responder.on_timer()
 
     def on_repairing(self, sender: int, message: messages.Repairing) -> None:
-        """Note that another member repairs."""
+        """Handle another member's claim: leave the repair to that member, and request the same frames from it if needed."""
         if self._counts(sender, message.view, message.ranges):
             self.requester.on_other_claim(sender, message.ranges)
             for first, last in message.ranges:
                 self.responder.on_other_repair(first, last)
 
     def on_repair(self, sender: int, message: messages.Repair) -> None:
-        """Handle a repair. A member that receives the repair does not repair the same frames."""
+        """Pass repaired frames to the receiver, and repair the same frames to no other member."""
         frames = message.frames
         if frames and self._counts(sender, message.view, ((frames[0].position, frames[-1].position),)):
             self.responder.on_other_repair(frames[0].position, frames[-1].position)
             self._receiver.on_repair(sender, message)
 
     def on_log_read(self, event: LogRead) -> bool:
-        """Handle frames that the disk read. Return True if they were for this layer."""
+        """Send frames that the disk read for a repair. Return True if the read belongs to this layer."""
         return self.responder.on_read(event.token, event.frames)
 
     def _counts(self, sender: int, view: int, ranges: tuple[tuple[int, int], ...]) -> bool:
@@ -74,16 +75,15 @@ class Repair:
         return len(ranges) <= limits.REPAIR_RANGES_MAX and all(0 < first <= last for first, last in ranges)
 
     def end_of_step(self) -> None:
-        """End a step: check for frames that are newly missing or have arrived."""
+        """Start or end waits at the end of a step, for frames that are newly missing or have arrived."""
         view_state = self._view_state
         if view_state.others and view_state.current(view_state.view):
             self.requester.update()
 
     def on_timer(self) -> None:
-        """Send the requests and repairs that are due; in no view, delete all state."""
+        """Send the requests and repairs that are due. Without a view, delete all repair state."""
         view_state = self._view_state
         if view_state.current(view_state.view):
-            # Requests and repairs belong to the view in which the frames are missing.
             self.requester.on_timer()
             self.responder.on_timer()
         else:

@@ -1,4 +1,4 @@
-"""Requester: a member that misses frames waits, watches for requests by others, and then asks (repair, R3 to R5)."""
+"""Requester: a member that misses frames waits, and then requests them unless another member has done so (repair, R3 to R5)."""
 
 from __future__ import annotations
 
@@ -13,32 +13,31 @@ from tutti_gateway.core.repair.token_bucket import Bucket
 
 
 class Receiving(Protocol):
-    """The receiver of frames, which knows the missing ones."""
+    """The receiver of ordered frames, which knows the missing positions."""
 
     @property
     def streamed(self) -> int:
         """The highest position that the coordinator itself sent in this view."""
 
     def missing(self) -> list[Range]:
-        """Return the lowest ranges of positions that were announced and are not here."""
+        """Return the lowest ranges of announced positions that this member lacks and that must be requested."""
 
     def log_end_reported(self, sender: int, end: int) -> None:
-        """Note that the log of a member of the view reaches `end`."""
+        """Handle a report that the log of a member of this view reaches `end`."""
 
     def on_repair(self, sender: int, message: Repair) -> None:
-        """Handle frames of a member that holds them, and check them like the stream."""
+        """Handle ordered frames that a member sends again, and check them like frames of the coordinator."""
 
 
 class Wait(NamedTuple):
-    """State of missing positions.
+    """State of a range of missing positions.
 
     Attributes:
-        deadline_us: time at which to request them.
-        ignore_until_us: requests by others before this time belong to a round that is already counted.
-        no_repeat_until_us: the request was sent to all members or to the repairer. It is not repeated to the repairer before this
-            time.
-        tries: number of rounds so far. Each round doubles the wait.
-        streamed: position of the coordinator's stream, if only other members announced these later positions; else None.
+        deadline_us: time at which to request the range.
+        ignore_until_us: time up to which requests of other members belong to the current round, and do not double the wait again.
+        no_repeat_until_us: time before which the range is not requested again from the member that repairs it.
+        tries: number of rounds so far, each of which doubles the wait.
+        streamed: last position of the coordinator's stream when only other members had announced the range; None if it is lost.
     """
 
     deadline_us: int
@@ -53,10 +52,10 @@ class Requester:
 
     Attributes:
         deadline_us: time of the next `on_timer`; None if nothing is due.
-        requests: number of requests to all members.
-        joined: number of requests to a member that had claimed the repair.
-        suppressed: number of ranges that were not requested because another member requested them.
-        bucket: budget of requests to send.
+        requests: number of requests that were sent to all members.
+        joined: number of requests that were sent only to a member that had claimed the repair.
+        suppressed: number of ranges whose request was postponed because another member requested them.
+        bucket: limits the number of requests a second.
     """
 
     def __init__(self, context: Context, receiver: Receiving, timing: Timing) -> None:
@@ -76,7 +75,7 @@ class Requester:
         self._last_missing, self.deadline_us = ([], 0), None
 
     def update(self) -> None:
-        """Update the waits. Add a wait for each newly missing range, and remove the waits for ranges that have arrived."""
+        """Add a wait for each newly missing range, and remove the waits for ranges that have arrived."""
         missing, streamed = self._receiver.missing(), self._receiver.streamed
         if not missing:
             if self.deadline_us is not None:
@@ -89,18 +88,19 @@ class Requester:
         now_us = self._outbox.now.mono_us
         after_us = self._timing.ask_us()
         lost = Wait(now_us + after_us, 0, 0, 0, None)
-        # A position that only other members announced may still be on its way from the coordinator (repair, R2).
-        # Such a position waits as long as the stream continues, and then for one more distance to the coordinator.
+        # A position that only other members announced may still be in transit from the coordinator (repair, R2).
+        # Each new frame of the stream restarts the wait of such a position, which includes the delay from the coordinator.
         late = Wait(now_us + after_us + self._timing.source_us(), 0, 0, 0, streamed)
         waits: RangeMap[Wait] = RangeMap()
         for first, last in missing:
             for low, high, wait in self._waits.slices(first, last):
-                # A range that was already requested once counts as lost.
+                # A known range keeps its wait, unless the stream has moved on while the range may still be in transit.
                 if wait is not None and wait.streamed in (None, streamed):
                     waits.put(low, high, wait)
                 else:
                     waits.put(low, min(high, streamed), lost)
                     waits.put(max(low, streamed + 1), high, late)
+            # The lowest ranges block the frontier, so higher ones may wait until these have arrived.
             if len(waits) >= limits.REPAIR_RANGES_KEPT_MAX:
                 break
         self._waits = waits
@@ -110,13 +110,14 @@ class Requester:
         self.deadline_us = min((wait.deadline_us for _, _, wait in self._waits), default=None)
 
     def on_other_request(self, ranges: tuple[Range, ...]) -> None:
-        """Note a request of another member. Double the wait for the same frames, but only once for all requests of one round."""
+        """Double the wait for frames that another member requests, but only once for all requests of one round."""
         if self.deadline_us is None:
             return
         now_us = self._outbox.now.mono_us
         after_us = self._timing.ask_us()
         for first, last in ranges:
             for low, high, wait in self._waits.slices(first, last):
+                # If another member requests the same frames, their repair will reach this member too.
                 if wait is not None and now_us >= wait.ignore_until_us:
                     self._waits.put(
                         low,
@@ -131,7 +132,7 @@ class Requester:
         return Wait(now_us + after_us, now_us + after_us // 2, no_repeat_until_us, tries, None)
 
     def on_other_claim(self, sender: int, ranges: tuple[Range, ...]) -> None:
-        """Note a claim of another member. Request the same frames from that member only, and wait until they have arrived."""
+        """Request frames that another member has claimed to repair from that member only, and wait until they have arrived."""
         if self.deadline_us is None:
             return
         now_us = self._outbox.now.mono_us
@@ -140,7 +141,7 @@ class Requester:
             (low, high, wait)
             for first, last in ranges
             for low, high, wait in self._waits.slices(first, last)
-            # A position that may still arrive with the stream is not requested (repair, R2).
+            # A position that may still be in transit from the coordinator is not requested (repair, R2).
             if wait is not None and wait.streamed is None and now_us >= wait.no_repeat_until_us
         ]
         for low, high, wait in wanted:
@@ -151,7 +152,7 @@ class Requester:
             self._arm()
 
     def on_timer(self) -> None:
-        """Send one request for all ranges that are due, or soon will be, to all members of the view."""
+        """Send one request for all ranges that are due now or soon to all members of the view."""
         now_us = self._outbox.now.mono_us
         if self.deadline_us is None or now_us < self.deadline_us:
             return
@@ -163,28 +164,29 @@ class Requester:
             or (wait.deadline_us <= soon_us and wait.no_repeat_until_us <= now_us and wait.streamed is None)
         ]
         ranges, of = _ranges(due), self._choose_repairer(max(wait.tries for _, _, wait in due))
-        # The bucket bounds a member's rate of requests, even if many frames are lost (repair, R11).
+        # Without the bucket, a member that misses many frames could flood the group with requests (repair, R11).
         if self.bucket.consume(1, now_us):
             self.requests += 1
             for member in self._view_state.others:
                 self._outbox.send(member, Missing(self._view_state.view, ranges, of))
-        # An empty bucket has the same effect as a lost request: the ranges wait for their next round.
+        # If the bucket is empty, the ranges wait for their next round, as after a lost request.
         after_us, round_us = self._timing.ask_us(), self._timing.round_us(of)
         for low, high, wait in due:
-            # Ranges above the limit of one request stay due.
+            # Ranges that did not fit into this request keep their deadline, so the next request contains them.
             if low <= ranges[-1][1]:
                 self._waits.put(low, high, self._backed_off(wait, round_us + (after_us << wait.tries), now_us + round_us))
         self._arm()
 
     def _choose_repairer(self, tries: int) -> int:
-        """Return the member that must repair: the nearest, then the coordinator, then any holder (0)."""
+        """Return the member that must repair: first the nearest one, then the coordinator, then any holder (0)."""
+        # If the nearest member lacks the frames too, the coordinator certainly has them.
         if tries == 0:
             return self._timing.nearest()
         return self._view_state.coordinator if tries == 1 else 0
 
 
 def _ranges(slices: list[tuple[int, int, Wait]]) -> tuple[Range, ...]:
-    """Return the slices as ranges, as many as a request may contain. Adjacent slices form one range."""
+    """Return the slices as ranges, at most as many as a request may contain. Adjacent slices form one range."""
     ranges: list[Range] = []
     for low, high, _ in slices:
         if ranges and ranges[-1][1] + 1 == low:

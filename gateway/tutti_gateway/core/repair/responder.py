@@ -1,5 +1,6 @@
-"""Responder: a member that holds the frames which another member misses. It waits, watches for repairs by others, claims the
-repair, and sends it.
+"""Responder: a member that holds frames which another member misses.
+
+The responder waits, and then claims and sends the repair unless another member has done so.
 """
 
 from __future__ import annotations
@@ -18,9 +19,9 @@ from tutti_gateway.core.repair.token_bucket import Bucket
 
 
 class Want(NamedTuple):
-    """Requested positions: the time of their repair, and the members that asked.
+    """A range of requested positions: the time of their repair, and the members that requested them.
 
-    If `late` is True, the log is read for the frames.
+    `late` is True if the positions are decided, so that only the log on the disk has the frames.
     """
 
     deadline_us: int
@@ -29,10 +30,10 @@ class Want(NamedTuple):
 
 
 class Hold(NamedTuple):
-    """Positions that are being repaired. Further requests are held down until `until_us` (protocol/repair, R9).
+    """A range of positions that a member repairs: further requests are ignored until `until_us` (protocol/repair, R9).
 
-    `to` holds the members to which this member sent the repair. It is None if another member repairs; that member then answers all
-    further requests.
+    `to` holds the members to which this member sent the repair. If another member repairs, `to` is None, and that member answers
+    all further requests.
     """
 
     until_us: int
@@ -44,13 +45,13 @@ class Responder:
 
     Attributes:
         deadline_us: time of the next `on_timer`; None if nothing is due.
-        claims: number of claims that this member sent to all others.
-        repairs: number of repaired runs, each sent as one message to one member or to all.
-        repaired: number of frames sent, counted once for each receiver.
-        suppressed: number of ranges that another member repaired first.
+        claims: number of claims, each of which was sent to all other members.
+        repairs: number of repairs, each of which is one run of frames, sent to one or more members.
+        repaired: number of repaired frames, counted once for each receiver.
+        suppressed: number of requested ranges that another member repaired first.
         hold_down_hits: number of ranges that were requested again while their repair was in transit.
-        refused: number of ranges that were not repaired, because tokens were missing or a limit was reached.
-        bucket: budget of bytes to send.
+        refused: number of ranges that were not repaired, because the byte budget was empty or a limit was reached.
+        bucket: limits the number of bytes that are sent a second.
     """
 
     def __init__(self, context: Context, timing: Timing) -> None:
@@ -59,10 +60,10 @@ class Responder:
         self._window = context.window
         self._late_us = limits.REPAIR_LATE_HEARTBEATS * context.config.heartbeat_us
         self._timing = timing
-        self._ends: dict[int, int] = {}  # last known position of each member's log
+        self._ends: dict[int, int] = {}  # member -> last position of its log, from its last heartbeat
         self._wants: RangeMap[Want] = RangeMap()
         self._holds: RangeMap[Hold] = RangeMap()
-        self._reads: dict[int, tuple[int, ...]] = {}  # token -> members that asked
+        self._reads: dict[int, tuple[int, ...]] = {}  # token of a read -> members that requested the frames
         self.deadline_us: int | None = None
         self.claims = self.repairs = self.repaired = self.suppressed = self.hold_down_hits = self.refused = 0
         self.bucket = Bucket(limits.REPAIR_BYTES_A_SECOND, limits.REPAIR_BYTES_BURST)
@@ -75,21 +76,22 @@ class Responder:
         self.deadline_us = None
 
     def log_end_reported(self, member: int, end: int) -> None:
-        """Note that the member's log reaches `end`, so its requests up to there are fulfilled."""
+        """Store the end of a member's log, which shows that its requests up to there are fulfilled."""
         self._ends[member] = max(end, self._ends.get(member, 0))
 
     def on_request(self, sender: int, ranges: tuple[Range, ...], of: int) -> None:
-        """Handle a member's request for ranges. If `of` is this member, it repairs at once. If `of` is 0, the nearest holder
-        repairs first.
+        """Schedule the repair of requested ranges, or send it again to a member that the last repair did not reach.
+
+        If `of` names this member, the repair is due at once. If `of` is 0, the wait lets the nearest holder repair first.
         """
         now_us = self._outbox.now.mono_us
         deadline_us = now_us if of else now_us + self._timing.answer_us(sender)
         for first, last in ranges:
-            # Positions up to the member's reported end have arrived there since the request was sent.
+            # The member has reported a log up to this end, so it got these positions after it sent the request.
             for low, high, hold in self._holds.slices(max(first, self._ends.get(sender, 0) + 1), min(last, self._window.end)):
                 if hold is None or hold.until_us <= now_us:
                     self._want(low, high, sender, deadline_us)
-                # The hold-down applies only to the members to which this member sent the repair.
+                # The last repair went to other members only, so this member needs its own copy.
                 elif hold.to is not None and sender not in hold.to and low > self._window.frontier:
                     self._repair(low, high, (sender,), hold.to)
                 else:
@@ -97,7 +99,7 @@ class Responder:
         self._arm()
 
     def _want(self, first: int, last: int, sender: int, deadline_us: int) -> None:
-        # The member asks again, so a refused range is only delayed.
+        # The member repeats its request, so a range above the limit is only delayed.
         if len(self._wants) >= limits.REPAIR_RANGES_KEPT_MAX:
             self.refused += 1
             return
@@ -111,14 +113,15 @@ class Responder:
         self.deadline_us = min((want.deadline_us for _, _, want in self._wants), default=None)
 
     def on_other_repair(self, first: int, last: int) -> None:
-        """Note that another member repairs the range.
+        """Leave the repair of the range to another member, which has sent a claim or the repair itself.
 
-        If two members repair it, each continues to answer the requests that it got.
+        If both members have already repaired the range, each continues to answer the requests that it receives.
         """
         now_us = self._outbox.now.mono_us
-        # The range was received from another member, so it is limited before it is stored.
+        # A wrong message must not fill the table with positions that cannot exist.
         first, last = max(first, self._window.frontier + 1), min(last, self._window.end + limits.BUFFERED_FRAMES_MAX)
         hold = Hold(now_us + self._timing.round_us(), None)
+        # An own repair that is still in transit stays recorded, because its receivers need no other one.
         for low, high, own in self._holds.slices(first, last):
             if own is None or own.to is None or own.until_us <= now_us:
                 self._hold_down(low, high, hold)
@@ -134,7 +137,7 @@ class Responder:
             for low, high, old in self._holds:
                 if old.until_us <= now_us:
                     self._holds.remove(low, high)
-        # A range that is not stored may be repaired twice, which does no harm.
+        # If the table is full, the range is not stored and may be repaired twice, which does no harm.
         if len(self._holds) < limits.REPAIR_RANGES_KEPT_MAX:
             self._holds.put(first, last, hold)
 
@@ -156,11 +159,12 @@ class Responder:
         self._arm()
 
     def _handle_decided(self, first: int, last: int, want: Want) -> None:
-        """Handle requests for decided positions. They are probably out of date, because every member has voted for these positions.
+        """Handle requests for decided positions, which are probably out of date: every member has voted for these positions.
 
-        The log is read only if the next heartbeats do not show that the requesting member has the frames (protocol/repair, R12).
+        The log is read only if later heartbeats do not show that the requesting members have the frames (protocol/repair, R12).
         """
         requesters = tuple(requester for requester in want.requesters if self._ends.get(requester, 0) < last)
+        # A heartbeat of these members may show that the frames have arrived, which saves a read.
         if not want.late and requesters:
             self._wants.put(first, last, Want(self._outbox.now.mono_us + self._late_us, requesters, late=True))
         elif requesters and len(self._reads) < limits.REPAIR_READS_MAX:
@@ -169,7 +173,7 @@ class Responder:
             self.refused += 1
 
     def on_read(self, token: int, frames: tuple[Frame, ...]) -> bool:
-        """Send frames that the disk read. Return True if they were for this layer."""
+        """Send frames that the disk read for a repair. Return True if the read belongs to this layer."""
         requesters = self._reads.pop(token, None)
         if requesters is None:
             return False
@@ -179,10 +183,10 @@ class Responder:
         return True
 
     def _repair(self, first: int, last: int, requesters: tuple[int, ...], before: frozenset[int] = frozenset()) -> list[Range]:
-        """Send undecided frames to the members that asked, and small repairs to all members that may miss them. Return the ranges
-        that a claim must contain.
+        """Send undecided frames to the members that requested them, and small repairs to all members that may miss them.
 
-        `before` holds the members that got these frames earlier. All others asked after the claim.
+        Return the ranges that a claim must contain. `before` holds the members that got an earlier repair of these frames. If there
+        are any, the other members know the claim and send their own requests, so this repair goes only to the requesters.
         """
         window = self._window
         until_us = self._outbox.now.mono_us + max(map(self._timing.round_us, requesters))
@@ -190,7 +194,7 @@ class Responder:
         frames = [window.frames[position - start] for position in range(first, last + 1)]
         for run in split_runs(frames, limits.REPAIR_MESSAGE_BYTES):
             low, high = run[0].position, run[-1].position
-            # A claim needs as many messages as a small repair to all (repair, R8).
+            # A claim would need as many messages as a small repair to all members, so a small repair needs no claim (repair, R8).
             small = _bytes(run) <= limits.REPAIR_TO_ALL_BYTES and not before
             targets = (
                 tuple(member for member in self._view_state.others if self._ends.get(member, 0) < high) if small else requesters
@@ -204,7 +208,7 @@ class Responder:
         return unknown
 
     def _send(self, run: tuple[Frame, ...], targets: tuple[int, ...]) -> bool:
-        """Send the frames if there are tokens for them. If there are none, the members ask again."""
+        """Send the frames to the members. Return False if the byte budget is empty; the members then repeat their requests."""
         if not self.bucket.consume(_bytes(run) * len(targets), self._outbox.now.mono_us):
             self.refused += 1
             return False
@@ -216,10 +220,12 @@ class Responder:
         return True
 
     def _claim(self, ranges: list[Range]) -> None:
-        """Send a claim to all other members, so that none of them repairs the same frames. A member that misses these frames too
-        then asks only this member.
+        """Send a claim to all other members, so that none of them repairs the same frames.
+
+        A member that also misses these frames then requests them only from this member.
         """
         others = self._view_state.others
+        # In a view of two, no other member could repair the same frames.
         if not ranges or len(others) < 2:
             return
         self.claims += 1

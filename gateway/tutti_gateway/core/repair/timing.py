@@ -1,4 +1,4 @@
-"""Random waits before a request or a repair, so that one member acts and the others notice it (protocol/repair, R3)."""
+"""Random waits before a request or a repair, so that one member acts first and the others need not act (protocol/repair, R3)."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from tutti_gateway.core.view.view_state import ViewState
 
 
 class Timing:
-    """Random waits in microseconds.
+    """Random waits in microseconds (Nonnenmacher and Biersack 1999).
 
-    All members that may act draw their wait from the same interval. The length of the interval grows with the logarithm of their
-    number n. The probability density rises by a factor of e^(log n + 1) from start to end. If all n members may act, the first one
-    acts early and the others notice. A single member waits for at most the interval (Nonnenmacher and Biersack 1999).
+    All members that may act draw their waits from the same interval, whose length grows with the logarithm of their number n. The
+    probability density of a wait rises by a factor of e^(log n + 1) from the start of the interval to its end. If all n members may
+    act, one of them acts early, and the others then do not act. A single member waits no longer than the interval.
     """
 
     def __init__(self, view_state: ViewState, distances: Callable[[int], int], random: RandomSource) -> None:
@@ -24,12 +24,12 @@ class Timing:
         self._random = random
 
     def typical_us(self) -> int:
-        """Return the one-way distance to the median member of the view, so that single far or near members have no influence."""
+        """Return the one-way delay to the median member of the view, on which single far or near members have no influence."""
         distances = sorted(map(self._distances, self._view_state.others))
         return _within(distances[(len(distances) - 1) // 2]) if distances else limits.DISTANCE_US_MIN
 
     def source_us(self) -> int:
-        """Return the one-way distance to the coordinator, the source of the stream."""
+        """Return the one-way delay from the coordinator, which is the source of the stream."""
         return _within(self._distances(self._view_state.coordinator))
 
     def nearest(self) -> int:
@@ -37,8 +37,9 @@ class Timing:
         return min(self._view_state.others, key=self._distances, default=0)
 
     def round_us(self, member: int = 0) -> int:
-        """Return the time from a request to the repair by the member (0: the median member), with a reserve. It is also the
-        hold-down time.
+        """Return the time from a request to its repair by the member (0: the median member), with a reserve.
+
+        The same time is the hold-down time, during which further requests for the same frames are ignored.
         """
         return limits.REPAIR_ROUND_DISTANCES * (_within(self._distances(member)) if member else self.typical_us())
 
@@ -48,14 +49,14 @@ class Timing:
         return round(self.typical_us() * (limits.REPAIR_ASK_AFTER + spread))
 
     def answer_us(self, requester: int) -> int:
-        """Return the wait before a repair for `requester`. The nearest holder acts first, and other holders notice its repair."""
+        """Return the wait of this holder before it repairs frames for `requester`. A nearer holder usually waits less."""
         distance_us = _within(self._distances(requester))
-        # The nearest holder has no fixed wait, so it usually acts first.
+        # The fixed part is 0 for the nearest holders, so that one of them usually acts first.
         spread = limits.REPAIR_ANSWER_SPREAD * self._late()
         return round(distance_us - limits.DISTANCE_US_MIN + distance_us * spread)
 
     def _late(self) -> float:
-        """Return a random part of the interval. Its length is log2 of the number of other members."""
+        """Return a random wait from the interval of length log2 of the number of other members; small values are rare."""
         rivals = len(self._view_state.others)
         if rivals < 2:
             return 0.0

@@ -1,6 +1,6 @@
 """Read-only status of this gateway and of the others, for the status document.
 
-Data about another gateway comes from its last heartbeat. So it is one heartbeat old, or older if that gateway is silent.
+Data about another gateway comes from its last heartbeat, and is therefore old if that gateway is silent.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from tutti_gateway.core.view.phases import Phase
 
 PRIMARY, MINORITY, JOINING, LEARNER, SILENT, LEAVING, HALTED = (
     "primary",  # in the view that decides
-    "minority",  # cut off from a majority: it serves its log but accepts no messages
-    "joining",  # between views, or catching up
-    "learner",  # added to the roster, without a vote until it has caught up
-    "silent",  # not heard within the boot period
-    "leaving",  # it stops in order
-    "halted",  # its disk failed or it may not continue: it serves its log only
+    "minority",  # cut off from a majority: the gateway serves its log but accepts no messages
+    "joining",  # between two views, or catching up
+    "learner",  # added to the roster, but without a vote until it has caught up
+    "silent",  # no message has arrived within the boot period
+    "leaving",  # an orderly stop is in progress
+    "halted",  # the disk failed, or the gateway may not continue its log: it only serves reads
 )
 
 
@@ -31,17 +31,17 @@ class Member(NamedTuple):
     """Status of one gateway, as far as this gateway knows it.
 
     Attributes:
-        number, name, address: as in the roster, or in the configuration before there is one.
-        incarnation: incarnation of its disk; empty if unknown.
-        state: one of this module's constants.
+        number, name, address: as in the roster, or in the configuration before the log has a roster.
+        incarnation: incarnation of the gateway's disk; empty if unknown.
+        state: one of this module's constants, such as `PRIMARY`.
         voter: True if the roster counts the gateway with its current disk.
         coordinator: True if the gateway coordinates the view.
-        age: rank among the members of the view. 1 is the oldest member, which is the next to coordinate. 0 means outside the view.
-        frontier: last position that it has reported as decided.
-        lag: number of decided positions that it lacked at its last heartbeat, or that it lacks now if it is silent.
-        heard_us: time since its last heartbeat, -1 if there was none.
-        round_trip_us: measured round trip, 0 before the first.
-        reason: reason why it accepts no messages or has no vote, if known; else empty.
+        age: rank by age among the members of the view, 1 for the oldest; 0 if the gateway is not in the view.
+        frontier: last position that the gateway has reported as decided.
+        lag: number of decided positions that the gateway lacked at its last heartbeat, or lacks now if it is silent.
+        heard_us: time since the gateway's last heartbeat; -1 if none has arrived.
+        round_trip_us: measured round trip to the gateway; 0 before the first measurement.
+        reason: reason why the gateway accepts no messages or has no vote, if known; else empty.
     """
 
     number: int
@@ -63,7 +63,7 @@ class GroupStatus:
     """Reads the status of one stack."""
 
     def __init__(self, stack: Stack) -> None:
-        """Keep the stack. Each value is computed when it is requested."""
+        """Store the stack, from which each property computes its value when it is read."""
         self._stack = stack
 
     @property
@@ -86,7 +86,7 @@ class GroupStatus:
 
     @property
     def waits(self) -> str:
-        """Description of what this gateway waits for while it leaves, or while other gateways must act or return; else empty."""
+        """Text for the operator: what this gateway waits for while it leaves, or is not in the view; else empty."""
         if self.state == LEAVING:
             return self._stack.layers.membership.leaving.waits
         if self._stack.phase is Phase.BORN or self.state not in (JOINING, MINORITY) or self._stack.layers.peers.removed:
@@ -95,13 +95,13 @@ class GroupStatus:
 
     @property
     def clock_ahead_us(self) -> int:
-        """Lead of the local wall clock over the group's clock in microseconds; negative if it lags."""
+        """Difference between the local wall clock and the group's clock in microseconds; negative if the local clock lags."""
         return 0 if self._stack.phase is Phase.BORN else self._stack.layers.clocks.ahead_us
 
     def group_time_us(self, mono_us: int) -> int:
-        """Return the wall time (us, UTC) of the group's clock when the monotonic clock shows `mono_us`; 0 before the first reading.
+        """Return the time of the group's clock (us, UTC) when the monotonic clock shows `mono_us`; 0 before the first reading.
 
-        After the last reading, the time follows the monotonic clock, so a leap of the host's wall clock has no effect.
+        Between two readings, the time follows the monotonic clock, so a leap of the host's wall clock has no effect.
         """
         offset_us = None if self._stack.phase is Phase.BORN else self._stack.layers.clocks.offset_us
         return 0 if offset_us is None else mono_us + offset_us
@@ -116,7 +116,7 @@ class GroupStatus:
 
     @property
     def repair(self) -> dict[str, int]:
-        """Counters of lost, late and invalid messages between gateways, since the start (see *repair* and `Receiver`)."""
+        """Counters since the start: requests, repairs, and discarded frames and messages (see *repair* and `Receiver`)."""
         layers = None if self._stack.phase is Phase.BORN else self._stack.layers
         if layers is None:
             return {}
@@ -136,7 +136,7 @@ class GroupStatus:
         }
 
     def members(self) -> list[Member]:
-        """Return all gateways in the log or the configuration, this one included, by number."""
+        """Return the status of all gateways that the log or the configuration names, this one included, by number."""
         if self._stack.phase is Phase.BORN:
             return []
         layers = self._stack.layers
@@ -146,7 +146,7 @@ class GroupStatus:
 
 
 def _other_disk(layers: Layers) -> str:
-    """Return the remedy if the roster lists a different disk for this gateway; empty if it lists the current disk."""
+    """Return a reason and a remedy if the roster names another disk for this gateway; empty if it names the current disk."""
     identity, rosters = layers.context.identity, layers.peers.rosters
     voter = rosters.named.get(layers.context.view_state.me)
     if voter is None or not voter.voting or voter.name != identity.gateway or voter.incarnation == identity.incarnation:
@@ -160,7 +160,7 @@ def _other_disk(layers: Layers) -> str:
 def _disk_remedy(peers: Peers, voter: Voter) -> str:
     """Return the remedy for a voter whose disk is not the one in the roster.
 
-    The remedy depends on which other gateways are heard.
+    The remedy depends on whether the other live gateways can decide without that voter.
     """
     if peers.hears_majority():
         return disk_remedy(voter.name, others_decide=True)
@@ -169,11 +169,11 @@ def _disk_remedy(peers: Peers, voter: Voter) -> str:
 
 
 def _waits(layers: Layers) -> str:
-    """Return a description of what a gateway waits for if it is neither leaving nor halted."""
+    """Return a text that says what this gateway waits for, if it neither leaves nor has halted."""
     peers, view_state = layers.peers, layers.context.view_state
     if peers.rosters.blank:
         return _founding(peers)
-    # A gateway with an old log may hear voters that are not in its own roster.
+    # With an old log, the live voters may be missing in its roster, so their absence must not be reported as the problem.
     if not peers.hears_majority() and (layers.membership.misses or not peers.later()):
         return _lacking(peers, view_state.me)
     if layers.membership.misses:
@@ -197,7 +197,7 @@ def _leads(number: int, view: int) -> bool:
 
 
 def _founding(peers: Peers) -> str:
-    """Return the reason why a gateway with an empty log does not found a group; empty if it is about to found one."""
+    """Return the reason why a gateway with an empty log has not founded a group; empty if it is about to do so."""
     others = [peer for peer in peers if peer.name]
     there = [(peer.name, peer.beat) for peer in others if peers.fresh(peer.number) and peer.beat is not None]
     absent = [peer.name for peer in others if not peers.fresh(peer.number) or peer.beat is None]
@@ -216,7 +216,7 @@ def _founding(peers: Peers) -> str:
 
 
 def _lacking(peers: Peers, me: int) -> str:
-    """Return the voters that are missing for a majority."""
+    """Return a text that names the voters that are missing for a majority, and how many are needed."""
     voters = {number: voter for number, voter in peers.rosters.known.items() if voter.voting}
     absent = [voter.name for number, voter in voters.items() if number != me and not peers.fresh(number)]
     wiped = [
@@ -244,7 +244,7 @@ def _state(layers: Layers) -> str:
     if layers.membership.leaving.requested:
         return LEAVING
     if view_state.primary:
-        return JOINING if misses else PRIMARY  # a view that no longer hears a majority is about to end
+        return JOINING if misses else PRIMARY  # without a coordinator, the installed view is about to end
     lost = bool(layers.context.window.log()) and not view_state.pausing and (misses or layers.peers.removed)
     return MINORITY if lost else JOINING
 
@@ -284,7 +284,7 @@ def _other(layers: Layers, peer: Peer) -> Member:
         layers.context.view_state.coordinator == peer.number,
         _age(layers, peer.number),
         frontier,
-        # The lag of a silent gateway grows with every decision here.
+        # A silent gateway misses every decision, so its lag is computed from the current frontier.
         peer.lag if fresh else max(0, layers.context.window.frontier - frontier),
         now_us - peer.received_us if beat is not None else -1,
         peer.rtt_us,
@@ -297,7 +297,8 @@ def _reason_of(layers: Layers, peer: Peer) -> str:
     peers, beat, voter = layers.peers, peer.beat, layers.peers.rosters.named.get(peer.number)
     if beat is None or beat.leaving:
         return ""
-    low = "its disk has no free space; " if beat.low else ""  # a low disk may delay the catch-up, which the next sentence mentions
+    # comes first, because a low disk may be the cause of the other reasons
+    low = "its disk has no free space; " if beat.low else ""
     if voter is not None and voter.voting and voter.name == peer.name and voter.incarnation != peer.incarnation:
         return f"{low}has another disk than the roster names, and no vote: if the named disk is lost, {_disk_remedy(peers, voter)}"
     if voter is not None and not voter.voting:

@@ -22,13 +22,13 @@ class Peer:
         number, name, address: as in the roster, or in the configuration before there is one.
         incarnation: incarnation of its disk, as in its last message.
         beat: its last heartbeat; None if there is none.
-        received_us: arrival time of that heartbeat.
-        lag: number of positions that were decided here but not at the peer when that heartbeat arrived.
+        received_us: arrival time of the last heartbeat.
+        lag: number of positions by which the peer's frontier was below this gateway's when the last heartbeat arrived.
         missed: number of this gateway's heartbeats since the last message of the peer.
         up: False if the transport reports a broken connection.
-        echoed_us: the latest `sent_us` of this gateway that the peer has returned.
+        echoed_us: the latest `sent_us` of this gateway that the peer has returned in a heartbeat.
         rtt_us, spread_us: measured round trip and its spread (RFC 6298); 0 before the first measurement.
-        probed: number of heartbeats since the peer was probed; -1 if it was not.
+        probed: number of heartbeats since the coordinator probed the peer; -1 if the peer is not silent.
     """
 
     __slots__ = (
@@ -63,28 +63,29 @@ class Peer:
         self.probed = -1
 
     def boot_us(self, heartbeat_us: int) -> int:
-        """Return the silence after which the peer is suspected: a number of heartbeats plus the time that its answers take
-        (membership, M6).
+        """Return the boot period: the silence after which the peer is suspected, which grows with its round trip (membership,
+        M6).
         """
         return limits.BOOT_HEARTBEATS * heartbeat_us + 2 * self.rtt_us + 4 * self.spread_us
 
     def boot_beats(self, heartbeat_us: int) -> int:
-        """Return `boot_us` as a number of this gateway's heartbeats. A remainder below a quarter of a heartbeat is dropped,
-        because a near peer answers much faster than that.
+        """Return the boot period as a number of this gateway's heartbeats.
+
+        A remainder below a quarter of a heartbeat is dropped, because the short round trip of a near peer needs no extra heartbeat.
         """
         silence_us = self.boot_us(heartbeat_us) - heartbeat_us // 4
         return min(-(-silence_us // heartbeat_us), limits.BOOT_HEARTBEATS_MAX)
 
     def fresh(self, heartbeat_us: int) -> bool:
-        """True if the peer was heard within the boot period."""
+        """True if a message of the peer arrived within the boot period."""
         return self.up and self.beat is not None and self.missed < self.boot_beats(heartbeat_us)
 
     def measured(self, sample_us: int) -> None:
-        """Add a measured round trip."""
+        """Add a measured round trip to the estimate."""
         if not 0 <= sample_us <= limits.ROUND_TRIP_US_MAX:
             return
-        # A sample far above the estimate usually means that a process was paused.
-        # With the limit, the estimate can still follow a network that has become slow (membership, M6).
+        # A sample far above the estimate usually means that a process was paused, so its effect is limited.
+        # If the network has really become slow, the estimate still reaches the new value after a few samples (membership, M6).
         sample_us = min(sample_us, 2 * self.rtt_us + limits.ROUND_TRIP_STEP_US)
         if not self.rtt_us:
             self.rtt_us, self.spread_us = max(sample_us, 1), sample_us // 2
@@ -94,10 +95,10 @@ class Peer:
 
 
 class Peers:
-    """All peers by number, and the number of this gateway.
+    """The other gateways by number; it also determines this gateway's own number.
 
     Attributes:
-        rosters: the rosters that count according to this gateway's log.
+        rosters: the rosters that count in this gateway's log.
         configured: (number, name, address) of the configured members, numbered from 1 in the order of their names.
     """
 
@@ -108,12 +109,12 @@ class Peers:
         self.configured = [(number, name, identity.members[name]) for number, name in enumerate(sorted(identity.members), 1)]
         self.rosters = Rosters([])
         self._changes = 0
-        self._rostered = False  # True if this gateway's number comes from a ROSTER
+        self._rostered = False  # True after a ROSTER in the log has given this gateway its number
         self._peers: dict[int, Peer] = {}
         self._guests: dict[int, Peer] = {}
 
     def refresh(self) -> None:
-        """Rebuild the peers and this gateway's number if the rosters of the log have changed."""
+        """Compute the peers and this gateway's number again, if the rosters of the log have changed."""
         window = self._context.window
         if self._changes != window.roster_changes:  # the counter makes repeated calls cheap
             self._changes = window.roster_changes
@@ -124,13 +125,13 @@ class Peers:
         context, identity = self._context, self._context.identity
         named = [(voter.number, voter.name, voter.address) for voter in self.rosters.known.values()] or self.configured
         me = next((number for number, name, _ in named if name == identity.gateway), 0)
-        # A removed voter keeps its number, even after a restart. Peers that do not durably know its removal still count its answer.
+        # Peers that do not durably know the removal of a voter still count its answers, so it keeps its number.
         me = me or context.window.state.gateway_number(identity.incarnation)
-        # A gateway that has a number from a ROSTER keeps it until the log assigns a new one.
+        # The log never gives this number to another gateway, so this gateway may use it until the log assigns a new one.
         if me or not self._rostered:
-            context.view_state.me = me  # the number is never given to another gateway
+            context.view_state.me = me
         self._rostered = self._rostered or (bool(me) and bool(self.rosters.known))
-        # A peer keeps its soft state while its number and name stay the same.
+        # A change of another gateway must not make this gateway forget the heartbeats and round trips of known peers.
         known = {(peer.number, peer.name): peer for peer in self._peers.values()}
         others = [one for one in named if one[1] != identity.gateway]
         self._guests = {number: peer for number, peer in self._guests.items() if number not in self.rosters.known}
@@ -145,10 +146,10 @@ class Peers:
         context.outbox.peers(tuple(others))
 
     def admit(self, number: int) -> None:
-        """Add a gateway that has the same log but is not in the rosters here. A later roster that has not arrived here may contain
-        it.
+        """Add a gateway that has the same log but is in none of this gateway's rosters.
 
-        Its messages are accepted and its log may be copied, but it does not count in any majority here.
+        A later roster of that log may contain the gateway. This gateway accepts its messages and may copy its log, but does not
+        count it in any majority.
         """
         if number not in self._peers and number != self._context.view_state.me and len(self._peers) < common_limits.ROSTER_MAX:
             self._peers[number] = self._guests[number] = Peer(number, "", "")
@@ -158,12 +159,12 @@ class Peers:
         return iter(self._peers.values())
 
     def get(self, number: int) -> Peer | None:
-        """Return the gateway of that number, None if it is unknown or is this one."""
+        """Return the gateway with this number; None if it is unknown or is this gateway itself."""
         return self._peers.get(number)
 
     @property
     def config_crc(self) -> int:
-        """CRC of the configured members. All founders of a group must have the same value."""
+        """CRC of the names and addresses of the configured members, which must be equal at all founders of a group."""
         text = "\n".join(f"{name}={address}" for _, name, address in self.configured)
         return int(google_crc32c.value(text.encode()))
 
@@ -174,34 +175,34 @@ class Peers:
 
     @property
     def alone(self) -> bool:
-        """True if there is no other gateway."""
+        """True if neither the log nor the configuration names another gateway."""
         return not self._peers
 
     def fresh(self, number: int) -> bool:
-        """True if this gateway hears the gateway with this number. It always hears itself."""
+        """True if a message of the gateway arrived within the boot period, or if the number is this gateway's own."""
         if number == self._context.view_state.me:
             return True
         peer = self._peers.get(number)
         return peer is not None and peer.fresh(self._heartbeat_us)
 
     def incarnation(self, number: int) -> bytes:
-        """Return the incarnation of the gateway's disk, according to its messages."""
+        """Return the incarnation of the gateway's disk, from its last message; empty if unknown."""
         if number == self._context.view_state.me:
             return self._context.identity.incarnation
         peer = self._peers.get(number)
         return peer.incarnation if peer is not None else b""
 
     def incarnations(self, numbers: Iterable[int]) -> dict[int, bytes]:
-        """Return the incarnations of several gateways."""
+        """Return the incarnations of the gateways' disks, by gateway number."""
         return {number: self.incarnation(number) for number in numbers}
 
     def voter(self, number: int) -> bool:
-        """True if the gateway is a voter with its current disk."""
+        """True if the last roster counts the gateway with its current disk."""
         return self.rosters.voter(number, self.incarnation(number))
 
     @property
     def removed(self) -> bool:
-        """True if the removal of this gateway from the group is decided."""
+        """True if no roster that counts names this gateway any longer, although an earlier one did."""
         return self._rostered and self._context.identity.gateway not in {voter.name for voter in self.rosters.known.values()}
 
     def member(self, number: int) -> bool:
@@ -209,38 +210,38 @@ class Peers:
         return self.rosters.member(number, self.incarnation(number))
 
     def counts(self, number: int) -> bool:
-        """True if any roster counts the gateway with its current disk, so that its answer is needed."""
+        """True if any roster that counts contains the gateway's vote with its current disk."""
         return self.rosters.votes(number, self.incarnation(number))
 
     def hears(self) -> tuple[int, ...]:
-        """Return the gateways that this one hears."""
+        """Return the gateways of which a message arrived within the boot period."""
         return tuple(peer.number for peer in self if peer.fresh(self._heartbeat_us))
 
     def hears_majority(self) -> bool:
-        """True if this gateway and the gateways that it hears form a majority of the roster."""
+        """True if this gateway and the live gateways form a majority of every roster that counts."""
         return self.rosters.majority(self.incarnations([self._context.view_state.me, *self.hears()]))
 
     def later(self) -> set[int]:
-        """Return the gateways that this one hears but whose numbers are not assigned in its log yet. Their logs are newer."""
+        """Return the live gateways whose numbers this log has not assigned yet, so that their logs must be newer."""
         given = self._context.window.state.next_gateway
         return {number for number, peer in self._guests.items() if number >= given and peer.fresh(self._heartbeat_us)}
 
     def connected(self) -> list[int]:
-        """Return this gateway and the members that it hears and that hear it; an empty list if this gateway is not a member.
+        """Return this gateway and the members with which it exchanges heartbeats; an empty list if this gateway is not a member.
 
         The list excludes gateways that leave, were removed, or have a disk that is not in the roster.
         """
         me = self._context.view_state.me
         if not self.member(me):
             return []
-        # A lane needs both directions of a link (lanes, U8).
+        # Posts go to a member and votes come back, so both directions of the connection must work (lanes, U8).
         hearing = [peer for peer in self if peer.fresh(self._heartbeat_us) and peer.beat is not None and me in peer.beat.hears]
         return [me, *(peer.number for peer in hearing if peer.beat and not peer.beat.leaving and self.member(peer.number))]
 
     def replicated_position(self) -> int:
-        """Return the position up to which every other voter has reported the log as decided, and so holds it durably.
+        """Return the position up to which every other voter holds the log durably and decided, according to its heartbeats.
 
-        The result is 0 until every voter was heard with its disk in the roster.
+        The result is 0 until a heartbeat of every voter has arrived from the disk that the roster names.
         """
         self.refresh()
         me = self._context.view_state.me
@@ -249,11 +250,11 @@ class Peers:
             peer.beat if (peer := self._peers.get(voter.number)) and peer.incarnation == voter.incarnation else None
             for voter in voters
         ]
-        # All frames up to a reported frontier are durable at the reporting gateway (repair, R15).
+        # A gateway moves its frontier only over frames that are durable on its own disk (repair, R15).
         return min((beat.frontier if beat is not None else 0 for beat in beats), default=limits.POSITION_MAX)
 
     def distance_us(self, number: int) -> int:
-        """Return the one-way distance to the gateway, as far as it is measured."""
+        """Return the one-way delay to the gateway: half of the measured round trip, at least `DISTANCE_US_MIN`."""
         peer = self._peers.get(number)
         return max(peer.rtt_us // 2 if peer is not None else 0, limits.DISTANCE_US_MIN)
 
@@ -262,9 +263,10 @@ class Peers:
         return self._furthest_us() // self._heartbeat_us
 
     def answer_beats(self) -> int:
-        """Return the number of heartbeats in which two round trips to the furthest gateway end.
+        """Return the number of heartbeats that two round trips to the furthest live gateway take, rounded up.
 
-        A remainder below a quarter of a heartbeat is dropped, because a near gateway answers much faster than that.
+        A remainder below a quarter of a heartbeat is dropped, because the short round trip of a near gateway needs no extra
+        heartbeat.
         """
         return max(0, -(-(2 * self._furthest_us() - self._heartbeat_us // 4) // self._heartbeat_us))
 
@@ -272,5 +274,5 @@ class Peers:
         return max((peer.rtt_us for peer in self if peer.fresh(self._heartbeat_us)), default=0)
 
     def seen_view(self) -> int:
-        """Return the highest view in any heartbeat."""
+        """Return the highest view in the last heartbeats of all peers."""
         return max((max(peer.beat.promised, peer.beat.view, peer.beat.claim) for peer in self if peer.beat), default=0)

@@ -6,24 +6,25 @@ import enum
 
 
 class Phase(enum.Enum):
-    """What a member does at one time, from its start to its stop."""
+    """What a member is doing, from its start to its stop."""
 
     BORN = "born"
-    SEARCHING = "searching"  # in no view: searches for a view, copies decided frames, or waits for its turn to propose
-    PROMISING = "promising"  # the promise of a higher view is being written
-    COLLECTING = "collecting"  # candidate: collects the states of the other logs
-    PROMISED = "promised"  # member: has reported its log, and waits for the choice
-    ADOPTING = "adopting"  # the log is being made equal to the chosen one
-    ACCEPTING = "accepting"  # the log is equal to the chosen one; the acceptance is being written
-    GATHERING = "gathering"  # candidate: waits until all members have accepted
+    # the member is in no view: it searches for one, copies decided frames, or waits for its turn to propose
+    SEARCHING = "searching"
+    PROMISING = "promising"  # the disk writes the promise of a higher view
+    COLLECTING = "collecting"  # the candidate collects the states of the other logs
+    PROMISED = "promised"  # the member has reported its log, and waits until the candidate chooses a log
+    ADOPTING = "adopting"  # the member makes its log equal to the chosen log
+    ACCEPTING = "accepting"  # the log is equal to the chosen log, and the disk writes the acceptance
+    GATHERING = "gathering"  # the candidate waits until all members have accepted
     INSTALLING = "installing"  # the view is installed, but its VIEW frame is undecided
-    PRIMARY = "primary"  # the VIEW frame and all earlier frames are decided, and new messages are accepted
+    PRIMARY = "primary"  # the VIEW frame and all earlier frames are decided, and the view accepts new messages
     STOPPED = "stopped"
-    HALTED = "halted"  # takes no part in the group, and serves reads only
+    HALTED = "halted"  # the member takes no part in the group, and serves reads only
 
 
 class Step(enum.Enum):
-    """Input that moves a member to another phase."""
+    """Event that moves a member to another phase."""
 
     STARTED = "started"
     UNFIT = "started, and may not take part"
@@ -54,7 +55,8 @@ _ACTIVE = (
     Phase.PRIMARY,
 )
 
-#: An absent transition cannot happen. A higher view may be promised in every active phase. No other input interrupts a phase.
+#: An absent transition cannot happen.
+#: A proposal (own or received), a lost view, a stop or a failed write can interrupt every active phase.
 LIFE: dict[tuple[Phase, Step], Phase] = {
     (Phase.BORN, Step.STARTED): Phase.SEARCHING,
     (Phase.BORN, Step.UNFIT): Phase.HALTED,

@@ -1,8 +1,8 @@
 """Majorities: the sets of gateways that may decide on a view (protocol/membership, M21).
 
-Several ROSTER frames of a log may count: the last decided one and all later ones. A set of gateways is a majority if it holds a
-majority of each of these rosters, by number *and incarnation*. So a wiped disk has no vote. A forced ROSTER replaces all earlier
-ones, because the voters that it excludes are lost.
+Several ROSTER frames of a log may count: the last decided one and all later ones. A set of gateways is a majority if it contains a
+majority of each of these rosters. A gateway counts by its number *and the incarnation of its disk*, so a wiped disk has no vote. A
+forced ROSTER replaces all earlier ones, because the voters that it excludes are lost.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ class Rosters:
     """The rosters that count for one log.
 
     Attributes:
-        named: gateways in the last roster by number, including learners without a vote.
-        known: gateways in any of the rosters. A removed gateway is included until its removal is decided.
-        blank: True if the log has not begun, so that it has no roster.
+        named: gateways of the last roster, by number, including learners without a vote.
+        known: gateways of all these rosters, by number; a removed gateway is included until its removal is decided.
+        blank: True if the log has no roster, because it has not begun.
     """
 
     __slots__ = ("_all", "blank", "known", "named")
@@ -33,21 +33,21 @@ class Rosters:
             named = roster
             self.known.update(roster)
             counts.append({number: voter.incarnation for number, voter in roster.items() if voter.voting})
-        # The roster of a blank log is empty.
+        # A blank log has one roster without voters, of which no majority can exist.
         self._all = [count for count in counts if count]
         self.named = named
         self.blank = not self._all
 
     def majority(self, gateways: Mapping[int, bytes]) -> bool:
-        """True if the gateways (number -> incarnation) hold a majority of every roster that counts. False for a blank log."""
-        # A wiped disk has a new incarnation, so it does not count for its old number.
+        """True if the gateways (number -> incarnation) are a majority of every roster that counts; False for a blank log."""
+        # A wiped disk has a new incarnation, so it must not count for the gateway's old vote.
         return bool(self._all) and all(
             2 * sum(gateways.get(number) == incarnation for number, incarnation in roster.items()) > len(roster)
             for roster in self._all
         )
 
     def blocks(self, gateways: Mapping[int, bytes]) -> bool:
-        """True if every majority of each roster that counts includes one of the gateways."""
+        """True if every possible majority of each roster that counts includes at least one of the gateways."""
         return bool(self._all) and all(
             2 * sum(gateways.get(number) != incarnation for number, incarnation in roster.items()) <= len(roster)
             for roster in self._all
@@ -69,19 +69,19 @@ class Rosters:
     def member(self, number: int, incarnation: bytes) -> bool:
         """True if the gateway may be a member of a view.
 
-        A voter of any roster may be a member until its removal is decided. A learner may be a member too, because it must be in the
-        view before it becomes a voter. Otherwise a group of one could never grow to two.
+        A voter of any roster may be a member until its removal is decided. A learner may be a member too: if only voters could
+        join, a group of one could never grow to two.
         """
         voter = self.named.get(number)
         return self.votes(number, incarnation) or (voter is not None and not voter.voting)
 
 
 def rosters_of(state: LogState, undecided: Iterable[Frame]) -> Rosters:
-    """Return the rosters that count for the log of `state` and the undecided ROSTER frames after it."""
+    """Return the rosters that count for a log with the decided `state` and these undecided ROSTER frames."""
     counting = [state.roster]
     for frame in undecided:
         body = decode_body(RosterBody, frame.body)
         roster = {voter.number: voter for voter in body.voters}
-        # A forced ROSTER replaces all earlier ones, decided or not (membership, M25).
+        # A majority of an earlier roster may be lost, so after a forced ROSTER no earlier one counts (membership, M25).
         counting = [roster] if body.forced else [*counting, roster]
     return Rosters(counting)

@@ -1,13 +1,13 @@
-"""The view state of this member. *flush* writes it, and all layers read it (protocol/lifecycle, L16)."""
+"""The view state of this member, which *flush* writes and all layers read (protocol/lifecycle, L16)."""
 
 from __future__ import annotations
 
 from tutti.data.hard_state import HardState
 from tutti.errors import invariant
 
-#: Reason of a refusal while this gateway is in no view that decides.
+#: Reason of a refusal while this gateway is not in a view that decides.
 NO_VIEW = "this gateway is not in a view that decides (`tutti members` shows the reason)"
-#: Reason of a refusal while the log is empty: before the group is founded, or with an empty directory.
+#: Reason of a refusal while the log is empty, because the group is not founded yet or the gateway's directory is new.
 NO_LOG = "this gateway has no log yet: the group is founded once all its gateways run; `tutti members` lists the missing ones"
 
 
@@ -15,17 +15,17 @@ class ViewState:
     """The views that this member has promised, accepted and installed.
 
     Attributes:
-        me: this gateway's number in the roster, 0 before it is known.
-        promised, accepted, coordinated: as in `HardState`. They are durable before they are set here.
+        me: this gateway's number in the roster; 0 before it is known.
+        promised, accepted, coordinated: as in `HardState`; each value is durable before this object contains it.
         view: id of the installed view; 0 if there is none.
         members: gateway numbers of the installed view, oldest first.
         others: the members except this one.
         coordinator: number of the view's coordinator (the sequencer); 0 if there is no view.
-        primary: True when the view's VIEW frame is decided, so that new messages are accepted.
-        active: False when the member has halted or stopped. It then sends and decides nothing.
-        pausing: True when the view has ended and a new view is expected. Client messages are kept for the new view.
-        draining: True when this coordinator leaves. It then orders no new messages, neither its own nor those of others.
-        closed: (code, reason) if no new messages are accepted although the view is primary; else None.
+        primary: True after the view's VIEW frame is decided, so that the view accepts new messages.
+        active: False after the member has halted or stopped, so that it sends and decides nothing.
+        pausing: True if the view has ended and a new view is expected, for which client messages are kept.
+        draining: True if this coordinator hands over, so that it orders no new messages of any gateway.
+        closed: (code, reason) if this gateway refuses client messages because it leaves or has halted; else None.
     """
 
     __slots__ = (
@@ -63,14 +63,12 @@ class ViewState:
         return self.coordinator == self.me and self.current(self.view)
 
     def current(self, view: int) -> bool:
-        """True if a message of `view` counts: ORDER, votes and CONFIRM count only while view = promised = accepted (flush,
-        F11).
-        """
+        """True if messages of `view` count: the view is installed, and this member has promised no other view (flush, F11)."""
         return 0 < view == self.promised == self.accepted == self.view
 
     def durable(self, scalars: HardState) -> None:
-        """Adopt hard state that has reached the disk. None of its views ever goes back."""
-        # If a promise went back, two views could decide the same position.
+        """Use hard state that has become durable."""
+        # After a lower promise, a lower and a higher view could both decide the same position.
         invariant(
             scalars.promised >= self.promised and scalars.accepted >= self.accepted and scalars.coordinated >= self.coordinated,
             f"scalars go back: {scalars} after promised {self.promised}, accepted {self.accepted}",
@@ -79,7 +77,9 @@ class ViewState:
         self.promised, self.accepted, self.coordinated = scalars.promised, scalars.accepted, scalars.coordinated
 
     def install(self, view: int, members: tuple[int, ...], coordinator: int) -> None:
-        """Begin a view that is durably promised and accepted. No new message is decided before the view's VIEW frame."""
+        """Begin a view that is durably promised and accepted. The view accepts new messages only after its VIEW frame is
+        decided.
+        """
         invariant(view == self.promised == self.accepted, f"view {view} is installed and {self.promised} promised")
         invariant(self.me in members and coordinator in members, f"view {view} of {members} is not this member's")
         self.view, self.members, self.coordinator = view, members, coordinator
@@ -87,7 +87,7 @@ class ViewState:
         self.primary = False
 
     def end_view(self) -> None:
-        """End the installed view. From now on its YES, CONFIRM and decisions are neither sent nor accepted (protocol/flush, F3)."""
+        """End the installed view, so that this member neither sends nor accepts its votes and decisions (protocol/flush, F3)."""
         self.pausing = self.pausing or self.primary  # client messages wait for the next view
         self.view = self.coordinator = 0
         self.members = self.others = ()

@@ -112,7 +112,7 @@ def test_places(gateway: ReadableGateway) -> None:
         ({"topics": "a"}, UsageError, "use ['a']"),
         ({"topics": 5}, UsageError, "topics must be a list of names, not int (5)"),
         ({"columns": 5}, UsageError, "columns must be a list of names, not int (5)"),
-        ({"follow": "yes"}, UsageError, "follow is True or False, not 'yes'"),
+        ({"follow": "yes"}, UsageError, "follow must be True or False, not 'yes'"),
         ({"topics": []}, UsageError, "topics is empty"),
         ({"topics": ["a b"]}, UsageError, "contains ' '"),
         ({"name": "a b"}, UsageError, "reader name"),

@@ -6,7 +6,7 @@ import pytest
 
 from tests.unit.client.fake_flight_server import ReadableGateway, error_of
 from tutti.errors import Refused
-from tutti.sources.spark_queries import QueryProgress
+from tutti.sources.query_progress import QueryProgress
 
 
 def test_an_action_that_an_earlier_release_does_not_know_is_refused() -> None:

@@ -138,7 +138,7 @@ def test_a_wrong_stored_offset_hides_no_loss(tmp_path: Path, offset: int, note: 
     kafka.offsets = []
     kafka.notes["t", 0] = (offset, note)
     again, member = connector_of(tmp_path, kafka, log)
-    with pytest.raises(ConfigError, match=r'has 12 to 12: .* set lost = "skip"'):
+    with pytest.raises(ConfigError, match=r'has offsets 12 to 12: .* set lost = "skip"'):
         run(again, member, lambda: False)
     skipping, member = connector_of(tmp_path, kafka, log, lost="skip")
     run(skipping, member, done(skipping, kafka))
