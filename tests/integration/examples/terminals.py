@@ -42,6 +42,8 @@ _MASKS = (
     # How many records share a frame depends on the moment of each send.
     (re.compile(r"\b(\d+)( frames?\b)|((?:position|written up to) )\d+"), r"\3FRAMES\2"),
     (re.compile(r"^(\w+ +\d+ +)\d+( +\d+ +\d+ +TIME)"), r"\1BYTES\2"),
+    # Any member may coordinate the first view, and its age is its place in that view.
+    (re.compile(r"^(\w+ +[\d.]+:\d+ +\w+ +\w+ +)(?:yes|no) +\d+"), r"\1COORDINATES AGE"),
     (re.compile(r" +"), " "),  # the width of a column follows its widest value
 )
 

@@ -58,6 +58,7 @@ def test_a_report_is_asked_for_again_until_it_is_that_of_the_page(tmp_path: Path
         ('{"pid":16140,"data":"/tmp/x/data/tutorial/g1"}', '{"pid":7,"data":"/srv/data/tutorial/g1"}'),
         ("orders  totals.py@vm:16291  g1", "orders  totals.py@host.example:3    g1"),
         ("g1  127.0.0.1:7400  0.8 s  2.98 ms", "g1  127.0.0.1:7400  12 s   0.1 ms"),
+        ("g1  127.0.0.1:7400  primary    yes          yes    1    0", "g1  127.0.0.1:7400  primary  yes  no  2  0"),
         ("1 record committed to orders in 0.0 s (29 a second)", "1 record committed to orders in 1.5 s (1 a second)"),
         ("1 segment, 19 frames, 14 committed records, 128.0 MiB", "1 segment, 21 frames, 14 committed records, 1.0 MiB"),
     ],
