@@ -32,7 +32,8 @@ def test_output_without_a_block_is_reported(tmp_path: Path) -> None:
 
 
 def test_a_running_command_shows_its_lines_one_block_after_another(tmp_path: Path) -> None:
-    count = "for n in 1 2 3; do echo line $n; done; sleep 600"
+    # One process from its first line to its end, so that the key interrupts it at any point.
+    count = "sh -c 'for n in 1 2 3; do echo line $n; done; exec sleep 600'"
     assert follow(tmp_path, ("sh", count), ("text", "line 1"), ("text", "line 2\nline 3"), ("sh", "^C")) == []
     assert follow(tmp_path, ("sh", count), ("text", "..."), ("text", "...\nline 3"), ("sh", "^C")) == []
 
