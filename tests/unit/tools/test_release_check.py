@@ -71,6 +71,7 @@ def found_versions(root: Path, installed: str = "1.2.3") -> list[str]:
     return list(version_problems(root, lambda _: installed))
 
 
+@pytest.mark.slow
 def test_a_ready_checkout_has_no_problem(checkout: Path) -> None:
     assert found_versions(checkout) == []
     assert list(changelog_problems(checkout, TODAY)) == []
@@ -139,6 +140,7 @@ def test_missing_fixtures_are_named() -> None:
     assert found == "tests/compat has no written-9/alone.tar.xz: run python -m tests.compat.make, and commit what it adds"
 
 
+@pytest.mark.slow
 def test_a_broken_link_of_the_docs_is_named(checkout: Path) -> None:
     replace(checkout / "docs/first.md", "README.md", "missing.md")
     (found,) = docs_problems(checkout)
@@ -158,6 +160,7 @@ def test_the_command_prints_each_problem_and_ends_with_one(
     assert "1.2.3 are ready" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_all_checks_run(checkout: Path) -> None:
     replace(checkout / "pyproject.toml", "1.2.3", "1.2.4.dev0")
     replace(checkout / "docs/first.md", "README.md", "missing.md")
