@@ -32,7 +32,7 @@ COMMANDS = {
         "tutti_gateway.cli.group.queries:queries", "List Spark queries and named readers with position and lag."
     ),
     "producers": CommandPath(
-        "tutti_gateway.cli.records.producers:producers", "List producers, fence a producer, or delete the state of producers."
+        "tutti_gateway.cli.records.producers:producers", "List producers, fence one, or delete the state of producers."
     ),
     "spool": CommandPath("tutti_gateway.cli.records.spool:spool", "Show and check the contents of a producer's spool."),
     "log": CommandPath("tutti_gateway.cli.log.log:log", "Verify, inspect, hash or repair a log, or rerun a recording."),

@@ -89,7 +89,8 @@ class InboundPeers:
 
     def reassess(self) -> None:
         """Determine the numbers of all peers again, because this gateway's number, its log, or the numbers in its log have "
-        "changed."""
+        "changed.
+        """
         for peer in self._peers.values():
             # If this gateway had no log before, a peer with a different log is refused only from now on.
             peer.number = self._number(peer.introduction) if self._rejected(peer.introduction) is None else 0

@@ -151,7 +151,7 @@ class _Sink:
                 control.forget(*zip(*producers[at : at + limits.DELETE_PRODUCERS_MAX], strict=True))
 
 
-class StreamSink(_Sink, DataSourceStreamArrowWriter):  # type: ignore[misc]  # `write` takes Arrow, as in Spark
+class StreamSink(_Sink, DataSourceStreamArrowWriter):  # type: ignore[misc]  # as in Spark, it takes Arrow
     """Writes the micro-batches of a streaming query."""
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name

@@ -31,7 +31,7 @@ _COLUMNS = {
 @json_option
 @click.pass_context
 def producers(context: click.Context, url: str | None, as_json: bool) -> None:
-    """List producers, fence a producer, or delete the state of producers.
+    """List producers, fence one, or delete the state of producers.
 
     Without a subcommand, list them.
     """

@@ -75,7 +75,8 @@ class BatchValidator:
 
     def _within_budget(self, session: int, frame: Frame) -> bool:
         """True if the session's budget suffices to decompress the batch, or if this is the session's first batch in the "
-        "iteration."""
+        "iteration.
+        """
         size = body_sizes(frame.body, len(BATCH_SCHEMA)).raw_bytes
         spent = self._decompressed.get(session, 0)
         if spent and spent + size > limits.INFLATED_BYTES_A_TURN_MAX:

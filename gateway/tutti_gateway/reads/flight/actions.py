@@ -233,7 +233,8 @@ class Actions:
 
     def passed(self, body: bytes, is_cancelled: IsCancelled) -> object:
         """Return the committed offset of a named reader when it is at least `offset`, or after the timeout; None if there is "
-        "none."""
+        "none.
+        """
         request = decode(PassedRequest, body, "the body of passed")
         served = self._served_logs.find("")
         self._ranges.frontier(request, is_cancelled)

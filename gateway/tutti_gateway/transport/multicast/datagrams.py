@@ -176,7 +176,8 @@ class Reassembly:
 
     def update_highest(self, number: int) -> None:
         """Register the number of the sender's last message, which its beacons contain, so that a loss of that message is "
-        "detected."""
+        "detected.
+        """
         if not self._first and number:
             self._first = number + 1  # nothing was received before this beacon, so only later messages can count as lost
             self._highest = number

@@ -49,7 +49,7 @@ def test_a_position_comes_back_from_kafka() -> None:
     assert decode_position(position.encode(), "p") == position
     with pytest.raises(FormatError, match=r"kafka\.position_topic"):
         decode_position(b"somebody else's", "p")
-    with pytest.raises(ConfigError, match="Kafka's topic p"):
+    with pytest.raises(ConfigError, match="its position is in topic p"):
         check_same_log(position, "other", "out", "p")
 
 
