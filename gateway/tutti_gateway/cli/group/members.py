@@ -160,7 +160,7 @@ def replace(name: str, url: str, timeout_s: float, no_wait: bool, as_json: bool)
     with _control(url, timeout_s) as (control, deadline):
         member = _member(control.members(), name)
         if _votes(member):
-            raise Refused(f"{name} votes with its current disk: there is nothing to replace")
+            raise Refused(f"gateway {name} already votes with its current disk: `replace` is only for a gateway that lost its disk")
         _change(control, deadline, "replace", name)
         note(f"the roster names the new disk of {name}")
         if no_wait:
