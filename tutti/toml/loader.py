@@ -16,6 +16,7 @@ from tutti.errors import ConfigError, remedy
 from tutti.security.user_files import TooDeep, parse_toml, read_limited
 from tutti.toml.lines import key_lines, line_of
 from tutti.toml.mistakes import KeyPath, Mistake
+from tutti.toml.units import parse_quantity, units_of
 
 AStruct = TypeVar("AStruct", bound=Struct)
 _REPORTED_MAX = 10  # mistakes that one error message lists
@@ -126,10 +127,12 @@ class StructReader:
         if isinstance(value, str) and "\0" in value and len(value) > 1:
             self.mistake(path, f"is {_shown(value)}", "remove the zero byte: no path, name or address can contain one")
             return _WRONG
+        number = parse_quantity(value, units_of(kind)) if isinstance(value, str) else None
         try:
-            return msgspec.convert(value, kind)
+            return msgspec.convert(value if number is None else number, kind)
         except msgspec.ValidationError:
-            self.mistake(path, f"is {_shown(value)}", f"it takes {accepted_values(kind)}")
+            shown = _shown(value) if number is None else f"{_shown(value)} ({number})"
+            self.mistake(path, f"is {shown}", f"it takes {accepted_values(kind)}")
             return _WRONG
 
     def _unknown(self, path: KeyPath, names: list[str]) -> None:
@@ -154,6 +157,9 @@ def accepted_values(kind: Any) -> str:
 
 def _taken(info: inspect.Type) -> str:
     match info:
+        case inspect.Metadata(type=inner, extra={"units": units}):
+            number = "a whole number" if isinstance(inner, inspect.StrType) else f"{_taken(inner)}, or a number"
+            return f"{number} with a unit ({', '.join(units)})"
         case inspect.Metadata(type=inner):
             return _taken(inner)
         case inspect.IntType():
