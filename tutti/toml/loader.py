@@ -12,14 +12,13 @@ from typing import Any, TypeVar
 import msgspec
 from msgspec import Struct, inspect
 
-from tutti.errors import ConfigError, remedy
+from tutti.errors import remedy
 from tutti.security.user_files import TooDeep, parse_toml, read_limited
 from tutti.toml.lines import key_lines, line_of
-from tutti.toml.mistakes import KeyPath, Mistake
+from tutti.toml.mistakes import ConfigMistakes, KeyPath, Mistake
 from tutti.toml.units import parse_quantity, units_of
 
 AStruct = TypeVar("AStruct", bound=Struct)
-_REPORTED_MAX = 10  # mistakes that one error message lists
 _MISSING = 1 << 30  # sorts after every line
 
 
@@ -27,7 +26,7 @@ def load_struct(path: str | Path, kind: type[AStruct]) -> AStruct:
     """Load a struct from a TOML file.
 
     Raises:
-        ConfigError: the file is not readable or has mistakes. The message has one line for each mistake, with missing keys last,
+        ConfigMistakes: the file is not readable or has mistakes. The message has one line for each mistake, with missing keys last,
             because a misspelt key can be the cause of a missing one.
     """
     text, mistakes = read_text(path)
@@ -39,8 +38,7 @@ def load_struct(path: str | Path, kind: type[AStruct]) -> AStruct:
         mistakes = sorted(reading.mistakes, key=lambda mistake: mistake.line or _MISSING)
         if not mistakes:
             return value
-    others = [f"and {len(mistakes) - _REPORTED_MAX} more in the file"] if len(mistakes) > _REPORTED_MAX else []
-    raise ConfigError("\n".join([*(mistake.text(str(path)) for mistake in mistakes[:_REPORTED_MAX]), *others]))
+    raise ConfigMistakes(str(path), mistakes)
 
 
 def read_text(path: str | Path) -> tuple[str | None, list[Mistake]]:
