@@ -60,12 +60,12 @@ class Group(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 class Timers(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Timers. A timer that is not set has the value of the preset."""
 
-    heartbeat_ms: Annotated[Milliseconds, Meta(ge=10, le=10_000, description="time between heartbeats, ms")] = PRESETS[DEFAULT_PRESET][
-        "heartbeat_ms"
-    ]
-    tick_ms: Annotated[Milliseconds, Meta(ge=10, le=3_600_000, description="time between ticks while records arrive, ms")] = PRESETS[
+    heartbeat_ms: Annotated[Milliseconds, Meta(ge=10, le=10_000, description="time between heartbeats, ms")] = PRESETS[
         DEFAULT_PRESET
-    ]["tick_ms"]
+    ]["heartbeat_ms"]
+    tick_ms: Annotated[Milliseconds, Meta(ge=10, le=3_600_000, description="time between ticks while records arrive, ms")] = (
+        PRESETS[DEFAULT_PRESET]["tick_ms"]
+    )
     atomic_heartbeats: Annotated[
         int, Meta(ge=2, le=1000, description="heartbeat intervals without a vote after which a member leaves the view")
     ] = PRESETS[DEFAULT_PRESET]["atomic_heartbeats"]

@@ -92,7 +92,11 @@ def test_a_preset_fills_the_timers_and_each_can_be_set_alone(preset: str) -> Non
         ('[log]\nsegment_bytes = "1"\n', "f.toml:5: log.segment_bytes is '1'", "it takes a whole number from"),
         ('[log]\nvote_mark = "x"\n', "f.toml:5: log.vote_mark is 'x'", '"strict" or "timely"'),
         ("[retention]\nbytes = 70000000\n", "f.toml:5: retention.bytes is 70000000, less than two segments", "at least 268435456"),
-        ('[retention]\ntime = "7 days"\n', "f.toml:5: retention.time is '7 days'", 'above 0 and a unit (ms, s, m, h, d), at most 36500d'),
+        (
+            '[retention]\ntime = "7 days"\n',
+            "f.toml:5: retention.time is '7 days'",
+            "above 0 and a unit (ms, s, m, h, d), at most 36500d",
+        ),
         ('[retention]\ntime = "0d"\n', "f.toml:5: retention.time is '0d'", "a whole number above 0"),
         ("[retention]\ntime = 7\n", "f.toml:5: retention.time is 7", "it takes a whole number with a unit (ms, s, m, h, d)"),
         (

@@ -91,7 +91,10 @@ def test_a_plain_number_keeps_its_meaning(tmp_path: Path) -> None:
         ('size = "10s"', "size is '10s': it takes"),
         ("size = 1.5", "size is 1.5: it takes"),
         ("size = true", "size is True: it takes"),
-        ('wait_ms = "61m"', "wait_ms is '61m' (3660000): it takes a whole number from 0 to 3600000, or a number with a unit (ms, s,"),
+        (
+            'wait_ms = "61m"',
+            "wait_ms is '61m' (3660000): it takes a whole number from 0 to 3600000, or a number with a unit (ms, s,",
+        ),
         ('wait_ms = "1MB"', "wait_ms is '1MB': it takes"),
         ('count = "1KB"', "count is '1KB': it takes"),
     ],

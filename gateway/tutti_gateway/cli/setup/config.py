@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -69,7 +70,7 @@ def init(kind: str, out: Path, force: bool, as_json: bool) -> None:
             contents[script] = read_shipped("conf/certificates.sh")
             steps[1:1] = _steps_of_security(out, members)
     else:
-        file = out / Path(TEMPLATES[kind]).name if out.is_dir() else out
+        file = out / Path(TEMPLATES[kind]).name if os.path.isdir(out) else out
         contents = {file: template}
         command = KINDS["gateway" if kind == "single" else kind].command
         steps = [f"tutti config check {file}  (after each change)", f"{command} --config {file}"]

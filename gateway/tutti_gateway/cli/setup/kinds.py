@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import os
 from importlib import import_module
-from pathlib import Path
 from typing import Any, NamedTuple
 
 from tutti.errors import ConfigError
@@ -44,7 +44,7 @@ def kind_of(path: str) -> str:
 
     A pipe counts as the file of a gateway, because a pipe can be read only once.
     """
-    text = read_text(path)[0] if Path(path).is_file() else None
+    text = read_text(path)[0] if os.path.isfile(path) else None
     tree, wrong = parse_tree(text) if text is not None else ({}, [])
     if text is None or wrong:
         return "gateway"

@@ -5,6 +5,7 @@ The folder `shipped` has links to both folders of the checkout. A wheel has the 
 
 from __future__ import annotations
 
+import os
 from importlib.resources import files
 from pathlib import Path
 
@@ -36,7 +37,7 @@ def write_files(contents: dict[Path, bytes], *, force: bool) -> None:
     Raises:
         ConfigError: a file exists, or cannot be written.
     """
-    existing = [str(path) for path in contents if path.exists()]
+    existing = [str(path) for path in contents if os.path.lexists(path)]
     if existing and not force:
         more = f" (and {len(existing) - 1} more files)" if len(existing) > 1 else ""
         raise ConfigError(f"{existing[0]} already exists{more}: choose another place with --out, or replace with --force")
@@ -45,5 +46,6 @@ def write_files(contents: dict[Path, bytes], *, force: bool) -> None:
             make_directory(path.parent, 0o777)
             path.write_bytes(content)
         except OSError as error:
-            reason = (error.strerror or str(error)).lower()
+            # `makedirs` reports a file in the place of a directory as a file that exists.
+            reason = "not a directory" if isinstance(error, FileExistsError) else (error.strerror or str(error)).lower()
             raise ConfigError(f"{path} cannot be written ({reason}): {remedy(error, 'choose another place with --out')}") from error
