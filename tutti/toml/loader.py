@@ -157,7 +157,7 @@ def _taken(info: inspect.Type) -> str:
     match info:
         case inspect.Metadata(type=inner, extra={"units": units}):
             number = "a whole number" if isinstance(inner, inspect.StrType) else f"{_taken(inner)}, or a number"
-            return f"{number} with a unit ({', '.join(units)})"
+            return f'{number} with a unit ({", ".join(units)}) in "quotes"'
         case inspect.Metadata(type=inner):
             return _taken(inner)
         case inspect.IntType():
