@@ -91,7 +91,7 @@ class Access(NamedTuple):
         """
         if not self.may_produce(topic):
             raise NotAllowed(
-                f"token {self.name!r} may not write to topic {topic!r}: ask for one that may (`tutti tokens new --produce`)",
+                f"token {self.name!r} may not write to topic {topic!r}: ask for a token that may (`tutti tokens new --produce`)",
                 NO_RIGHT,
             )
 
@@ -103,10 +103,10 @@ class Access(NamedTuple):
         """
         if not self.produce:
             raise NotAllowed(
-                f"token {self.name!r} may write to no topic: ask for one that may (`tutti tokens new --produce`)", NO_RIGHT
+                f"token {self.name!r} may write to no topic: ask for a token that may (`tutti tokens new --produce`)", NO_RIGHT
             )
         if not is_nameless(name) and not any(_matches(pattern, name) for pattern in self.producers):
-            raise NotAllowed(f"token {self.name!r} may not write as producer {name!r}: ask for one that may", NO_RIGHT)
+            raise NotAllowed(f"token {self.name!r} may not write as producer {name!r}: ask for a token that may", NO_RIGHT)
 
     def require_read(self, topics: Iterable[str] | None) -> None:
         """Check the right to read topics (None: all).
@@ -124,7 +124,8 @@ class Access(NamedTuple):
         for topic in topics:
             if not self.may_read(topic):
                 raise NotAllowed(
-                    f"token {self.name!r} may not read topic {topic!r}: ask for one that may (`tutti tokens new --read`)", NO_RIGHT
+                    f"token {self.name!r} may not read topic {topic!r}: ask for a token that may (`tutti tokens new --read`)",
+                    NO_RIGHT,
                 )
 
     def require_reader(self) -> None:
@@ -188,7 +189,8 @@ class Tokens:
 
     Attributes:
         trouble: error of the last reload, after which the previous tokens stay valid; empty if the reload succeeded.
-        refused: number of rejected callers by reason: "missing", "unknown", "expired", "rights".
+        refused: number of rejected callers by reason: "missing", "unknown", "expired", "rights", or "clear" for an unencrypted
+            connection, which the client port counts.
         version: number of successful reads of the file.
     """
 

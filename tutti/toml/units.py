@@ -24,11 +24,11 @@ _QUANTITY = re.compile(r"([0-9]{1,18})([A-Za-z]+)")
 
 def units_of(kind: Any) -> Mapping[str, int]:
     """Return the units that a number of type `kind` accepts; none if the number is neither a size nor a time."""
+    found: Mapping[str, int] = {}
     match inspect.type_info(kind):
         case inspect.Metadata(type=inspect.IntType(), extra={"units": units}):
-            return units  # type: ignore[no-any-return]
-        case _:
-            return {}
+            found = units
+    return found
 
 
 def parse_quantity(text: str, units: Mapping[str, int]) -> int | None:

@@ -31,7 +31,9 @@ COMMANDS = {
     "queries": CommandPath(
         "tutti_gateway.cli.group.queries:queries", "List Spark queries and named readers with position and lag."
     ),
-    "producers": CommandPath("tutti_gateway.cli.records.producers:producers", "List producers, fence one, or delete its state."),
+    "producers": CommandPath(
+        "tutti_gateway.cli.records.producers:producers", "List producers, fence one, or delete the state of producers."
+    ),
     "spool": CommandPath("tutti_gateway.cli.records.spool:spool", "Show and check the contents of a producer's spool."),
     "log": CommandPath("tutti_gateway.cli.log.log:log", "Verify, inspect, hash or repair a log, or rerun a recording."),
     "replay": CommandPath("tutti_gateway.cli.records.replay:replay", "Write a range of committed records to a file."),
@@ -45,7 +47,7 @@ COMMANDS = {
     "tokens": CommandPath("tutti_gateway.cli.security.tokens:tokens", "Create, list and remove the tokens of clients."),
     "config": CommandPath("tutti_gateway.cli.setup.config:config", "Write a configuration file to start from, or check one."),
     "examples": CommandPath("tutti_gateway.cli.setup.examples:examples", "Write the example programs to a directory."),
-    "doctor": CommandPath("tutti_gateway.cli.doctor.command:doctor", "Check that Tutti can run here; name a remedy per problem."),
+    "doctor": CommandPath("tutti_gateway.cli.doctor.command:doctor", "Check that Tutti can run on this machine."),
     "bench": CommandPath("tutti_gateway.cli.bench:bench", "Run a benchmark that needs no Spark."),
     "completion": CommandPath("tutti_gateway.cli.completion:completion", "Print a script for completion in a shell."),
 }

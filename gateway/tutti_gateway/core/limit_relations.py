@@ -1,4 +1,4 @@
-"""Relations between limits. They are asserted in every process that uses a limit, because `tutti_gateway.core` imports this
+"""Assertions about relations between limits. Every process that uses a limit runs them, because `tutti_gateway.core` imports this
 module.
 """
 

@@ -4,8 +4,8 @@ In each iteration, the driver processes messages and events, steps the stack, an
 
 1. Move the frontier that readers see.
 2. Send messages to other gateways and replies to clients.
-3. Wake the disk thread for writes. The sends come first, because the network and the other disks take longer than the local disk,
-   and because a woken thread competes with the sends for the interpreter lock.
+3. Wake the disk thread for writes. This follows the sends, because the network and the other disks take longer than the local disk,
+   and because the woken thread would compete with the sends for the interpreter lock.
 4. Pass decided runs to the index, because no client waits for the index.
 """
 
@@ -255,7 +255,7 @@ class Driver:
                 events.append(self._read_indexes.begin(item.answer))
             else:
                 if isinstance(item, WriteFailed):
-                    self.halted = item.reason  # set before the step, so that the loop drains the port and clients get refusals
+                    self.halted = item.reason  # set before the step, because a halted gateway drains its port to refuse requests
                 elif isinstance(item, SpaceChanged):
                     self.disk_low = item.reason if item.low else ""
                 elif isinstance(item, Persisted):
@@ -294,7 +294,7 @@ class Driver:
 
     def _on_disconnect(self, session: Session) -> None:
         self.sessions.remove(session)
-        self._closing.append(session)  # `flush` steps the stack with SessionClosed, after the remaining replies are sent
+        self._closing.append(session)  # `flush` sends the remaining replies, and then steps the stack with SessionClosed
 
     # Actions of the stack
 

@@ -160,7 +160,7 @@ class ClientPort:
         """Send heartbeats and close silent connections. Return new warnings for the operator. Called about once a second.
 
         Args:
-            reads: whether the gateway drains the port; only then are silent connections closed.
+            reads: whether the gateway drains the port. If it does not, a connection may seem silent, and stays open.
         """
         self._server.maintain(reads=reads)
         warnings, self._warnings = list(self._warnings), {}

@@ -69,7 +69,7 @@ class RequestHandler:
         """Begin without messages.
 
         Args:
-            sessions, replies, fences, read_indexes, counters, log: objects of the driver.
+            sessions, replies, fences, read_indexes, counters, log: objects that the driver shares with its parts.
             documents: returns the current status documents.
             authorizer: authorizes clients; None if clients need no permissions.
         """
@@ -84,7 +84,7 @@ class RequestHandler:
         self._validator = BatchValidator()
         self._cache = control_requests.DocumentCache(documents)
         self._unconfirmed: set[tuple[int, int]] = set()  # (session, request) of each fence that waits for a read index
-        self.leave_requested = False  # True once a client with admin rights has asked this gateway to leave the group
+        self.leave_requested = False  # True after a client with admin rights has requested that this gateway leaves the group
 
     def receive(self, messages: Iterable[Message], now_us: int) -> Iterator[Event]:
         """Yield the events for messages, in the order in which each client sent them. `now_us` is monotonic."""
@@ -102,7 +102,8 @@ class RequestHandler:
                     self._counters.bytes += message.size
                     submitted.setdefault(session.number, (session, []))[1].extend(self._check(session, frames))
                 elif kind == CONTROL and len(parts) == 1:
-                    if session is not None:  # the stack gets the client's earlier batches before its control message
+                    # pass on the client's earlier batches first, so that the stack gets its messages in order
+                    if session is not None:
                         _, frames = submitted.pop(session.number, (session, []))
                         if frames:
                             yield _submitted(session, frames)
@@ -165,7 +166,7 @@ class RequestHandler:
         if isinstance(event, Event):
             yield event
         elif isinstance(event, Denied) and isinstance(request, Fence):
-            # The log here may lag and lack the producer, so the refusal waits until the frontier is confirmed.
+            # This gateway's log may lag and not have the producer yet, so the refusal waits until the frontier is confirmed.
             if (number, request.request) not in self._unconfirmed:  # a repeated request is already waiting
                 self._unconfirmed.add((number, request.request))
                 yield self._read_indexes.begin(partial(self._fence_unknown, request, number))

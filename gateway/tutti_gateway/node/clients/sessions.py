@@ -42,7 +42,7 @@ class Session:
     access: Access = FULL_ACCESS
     topics: set[int] = field(default_factory=set)
     producers: set[int] = field(default_factory=set)
-    _tables: float = 0.0  # bytes of producer tables sent, minus the bytes allowed until `_tables_us`
+    _tables: float = 0.0  # bytes of sent producer tables that the rate limit did not yet allow at `_tables_us`
     _tables_us: int = 0
 
     def may_send_table(self, now_us: int) -> bool:
@@ -74,7 +74,7 @@ class Sessions:
         return len(self._by_number)
 
     def on_message(self, routing: bytes, now_us: int) -> Session | None:
-        """Return the session of a connection that sent a message; None if the connection has not sent Hello."""
+        """Return the session of a connection that has sent a message; None if the client has not sent Hello on it."""
         session = self._by_routing.get(routing)
         if session is not None:
             session.received_us = now_us

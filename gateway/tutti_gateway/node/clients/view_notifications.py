@@ -15,7 +15,7 @@ _Facts = tuple[dict[str, str], tuple[str, ...], bool, str]
 
 
 class ViewNotifications:
-    """Sends a Welcome to every client when the gateways, the silent ones, the connection to the group or the lane have changed.
+    """Sends a Welcome to every client after a change of the gateways, the silent gateways, the connection to the group or the lane.
 
     Owned by the driver's thread.
     """

@@ -190,11 +190,11 @@ class StatusDocuments:
 
     @property
     def waits(self) -> str:
-        """Text that names the gateways for which this gateway waits before it accepts records; empty if it waits for none.
+        """The gateways for which this gateway waits before it accepts records, as text; empty if it waits for none.
 
         Peers that reject this gateway's messages come first, because no message reaches them. If this gateway has no log,
-        only these peers are named, because only they know whether the group exists. Differing settings come last, as a possible
-        cause.
+        the text has only these peers, because only they know whether the group exists. Settings that differ between gateways come
+        last, as a possible cause.
         """
         waits, transport = self._group.waits, self._driver.transport
         if not waits:
@@ -224,8 +224,8 @@ class StatusDocuments:
         }
 
     def _retention_facts(self) -> dict[str, object]:
-        """Return the readers of `keep_for` with their committed offsets (0: none), and the data that retention keeps for the
-        slowest reader.
+        """Return the readers of `keep_for` with their committed offsets (0 if a reader has committed none), and the data that
+        retention keeps for the slowest of these readers.
         """
         pinned, readers = self._disk.pinned, self._decided.readers
         return {

@@ -142,7 +142,7 @@ def find(status: Status, path: str) -> Any:
 
 
 def _metric(figure: MetricSpec, value: Any) -> Metric:
-    """Return a gauge or counter. A metric with labels has a series for each key of `value`."""
+    """Return a gauge or counter. With labels, `value` is a table, and the metric has a series for each key of this table."""
     made = (CounterMetricFamily if figure.kind == COUNTER else GaugeMetricFamily)(figure.name, figure.help, labels=figure.labels)
     table = value if figure.labels else {(): value}
     for key in sorted(table)[: limits.METRIC_SERIES_MAX]:

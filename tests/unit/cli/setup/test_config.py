@@ -179,9 +179,9 @@ def test_a_rule_between_the_keys_of_a_connector_is_a_mistake_too() -> None:
     Path("f.toml").write_text(text)
     done = tutti("config", "check", "f.toml")
     assert done.code == 2
-    assert done.lines[1].startswith("f.toml: listen is '0.0.0.0:7480', which other hosts can reach, ")
+    assert done.lines[1].startswith("f.toml: other hosts can reach '0.0.0.0:7480' (listen), ")
     [mistake] = tutti("config", "check", "--json", "f.toml").json["mistakes"]
-    assert mistake["do"] == "set both, listen on 127.0.0.1, or set insecure = true"
+    assert mistake["do"] == "set both, or listen on 127.0.0.1, or set insecure = true"
 
 
 def test_a_connectors_sizes_and_times_may_have_units() -> None:
