@@ -14,7 +14,7 @@ from tests.support.certificates import certificate
 from tutti import limits
 from tutti.errors import ConfigError
 from tutti.security.user_files import parse_toml
-from tutti_gateway.config import Address, advice, check_config, load_config, parse_config, unknown_hosts
+from tutti_gateway.config import Address, Config, advice, check_config, load_config, parse_config, unknown_hosts
 from tutti_gateway.config.model import PRESETS
 from tutti_gateway.transport.keys import generate
 
@@ -460,6 +460,17 @@ def test_the_examples_load(file: Path, tmp_path: Path) -> None:
     config, mistakes = check_config(here)
     assert not mistakes
     assert config is not None
+
+
+def keys_of(kind: type[msgspec.Struct]) -> set[str]:
+    fields = msgspec.structs.fields(kind)
+    tables = [field.type for field in fields if isinstance(field.type, type) and issubclass(field.type, msgspec.Struct)]
+    return {field.name for field in fields if field.type not in tables}.union(*map(keys_of, tables))
+
+
+def test_the_full_example_has_every_key() -> None:
+    shown = re.findall(r"^#?(\w+) = ", (CONF / "gateway.toml").read_text(), flags=re.MULTILINE)
+    assert set(shown) == keys_of(Config)
 
 
 def test_defaults_in_the_full_example_are_the_defaults() -> None:

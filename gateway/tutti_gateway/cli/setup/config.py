@@ -124,7 +124,7 @@ def check(file: str, as_json: bool) -> int:
     """Report every mistake in the configuration FILE: its line and key, the error, and the correction. The exit code is 2 if FILE
     has a mistake, and 0 if there is only advice.
 
-    FILE is the configuration of a gateway, of the archiver or of a connector. The keys in FILE show of which.
+    FILE is the configuration of a gateway, of the archiver or of a connector. The command recognizes the kind of FILE by its keys.
     """
     from tutti_gateway.cli.setup.kinds import KINDS, kind_of, mistakes_in
     from tutti_gateway.config import advice, check_config, unknown_hosts
