@@ -32,6 +32,7 @@ KEYS_CHECK_US = 1_000_000  # interval of the checks for changes of a key file or
 KEYS_UNCHANGED_US = 900_000  # time without a change before a changed key file is read, about one check interval
 TOKENS_MAX = 1024  # number of tokens in one token file
 TOKEN_CHARACTERS_MAX = 256  # length of a token that a client presents
+QUOTA_MAX = 10**12  # records or bytes a second that a quota of a token may allow
 RIGHT_PATTERNS_MAX = 64  # patterns of a token, for each kind of right
 
 # Tables

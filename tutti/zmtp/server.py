@@ -62,6 +62,7 @@ class Server:
         clock_us: Callable[[], int],
         *,
         is_known: Callable[[bytes], bool] | None = None,
+        may_read: Callable[[bytes], bool] = lambda _: True,
         warn: Callable[[str], None] = lambda _: None,
         keys: KeyPair | None = None,
         accepts_key: Callable[[str, bytes], bool] | None = None,
@@ -73,6 +74,8 @@ class Server:
             epoll: watches the connections.
             clock_us: monotonic clock, us.
             is_known: returns True if large messages of this routing id may be buffered; by default all may.
+            may_read: returns True if the connection of this routing id may be read; asked before each read, and again at each
+                heartbeat of a connection that may not be read.
             warn: logs a message for the operator.
             keys: key pair of the server, with which clients may encrypt (CURVE); `peer_key` returns the keys of such clients.
             accepts_key: returns True to accept a client by host and public key (empty for a client that does not encrypt); only
@@ -87,6 +90,7 @@ class Server:
         self._epoll = epoll
         self._clock_us = clock_us
         self._is_known = is_known
+        self._may_read = may_read
         self._warn = warn
         self._scratch = memoryview(bytearray(SCRATCH_BYTES))
         self._connections: dict[int, Connection] = {}
@@ -296,7 +300,7 @@ class Server:
             connection = ready.popleft()
             connection.ready = False
             reader = connection.reader
-            if reader is None or self._pause_if_backlogged(connection):
+            if reader is None or self._pause_if_over_limit(connection):
                 continue
             connection.received_since_heartbeat = True
             try:
@@ -319,12 +323,15 @@ class Server:
             if reader.buffer_full or reader.received_bytes >= _REQUEUE_BYTES:
                 self._mark_ready(connection)  # append to the queue, after all others
 
-    def _pause_if_backlogged(self, connection: Connection) -> bool:
-        """Pause the reading of a connection for which too many bytes are queued. Return True if it is paused.
+    def _pause_if_over_limit(self, connection: Connection) -> bool:
+        """Pause a connection that may not be read, or for which too many bytes are queued. Return True if it is paused.
 
-        The pause keeps a peer that does not read its answers from causing more answers. `_flush` resumes the connection.
+        The pause keeps a peer that does not read its answers from causing more answers. `_flush` resumes the connection, at the
+        latest with the next heartbeat.
         """
-        connection.paused = connection.queued_bytes > self._limits.pause_above_bytes
+        held_back = not connection.broken and not self._may_read(connection.routing)
+        connection.received_since_heartbeat |= held_back  # the unread messages show that the peer is alive
+        connection.paused = held_back or connection.queued_bytes > self._limits.pause_above_bytes
         if connection.paused:
             self._epoll.modify(connection.socket, 0)  # still reports EPOLLHUP and EPOLLERR
         return connection.paused

@@ -27,6 +27,15 @@ BATCH_UNDECIDED_FRAMES_MAX = 28_672  # number of undecided frames at which the c
 REQUEST_UNDECIDED_FRAMES_MAX = 32_768  # number of undecided frames at which the coordinator stops ordering requests and ticks
 REQUESTS_A_SESSION_MAX = 1024
 
+# Quotas of tokens
+QUOTA_BURST_US = 100_000  # a client that was idle may send what its quota allows in this time at once
+# Longest time of a quota that one batch costs, so that a batch larger than a small quota commits before its client gives up.
+QUOTA_BATCH_US_MAX = 30_000_000
+QUOTA_WINDOW_BYTES = 512 * KIB  # window of a client with a quota: one full batch, because the gateway keeps the batches that wait
+# memory of the batches that wait for the quota of one token, and of all tokens; above a limit, the clients concerned are not read
+QUOTA_TOKEN_BYTES_MAX, QUOTA_BYTES_MAX = 32 * MIB, 64 * MIB
+QUOTA_FRAME_BYTES = KIB  # memory of a waiting batch in addition to its size
+
 # Between gateways
 JOINED_BODY_BYTES_MAX = 8 * KIB  # size above which a body becomes a separate message part, which avoids a copy
 MESH_HIGH_WATER_MARK = 4096  # messages queued for one connection; further messages are dropped, and repair fetches them

@@ -166,15 +166,18 @@ class Gateway:
         from tutti.zmtp.curve import key_pair_from_text  # noqa: PLC0415 - only a gateway with keys needs the cryptography
 
         own = self._keyring.own
-        return ClientPort(
-            *config.client_address,
-            key_pair_from_text(own.public, own.secret),
-            self._is_authenticated if self._tokens is not None else None,
-        )
+        keys = key_pair_from_text(own.public, own.secret)
+        if self._tokens is None:
+            return ClientPort(*config.client_address, keys)
+        return ClientPort(*config.client_address, keys, self._is_authenticated, self._may_read)
 
     def _is_authenticated(self, routing: bytes) -> bool:
         """True if the connection has an authenticated session."""
         return self._driver.sessions.has(routing)
+
+    def _may_read(self, routing: bytes) -> bool:
+        """True if the memory for batches that wait for a quota has space for those of the connection."""
+        return self._driver.may_read(routing)
 
     def _authorizer(self, stack: Stack) -> Authorizer | None:
         """Return the authorizer of clients, or None if clients need no token."""

@@ -9,6 +9,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+import msgspec
+
+from tutti.data.client_protocol import Welcome
 from tutti.security.tokens import FULL_ACCESS, Access
 from tutti_gateway.core import limits
 
@@ -45,6 +48,12 @@ class Session:
     _tables: float = 0.0  # bytes of sent producer tables that the rate limit did not yet allow at `_tables_us`
     _tables_us: int = 0
 
+    def welcome(self, welcome: Welcome) -> Welcome:
+        """Return the Welcome for this session: a client with a quota gets a small window, because its batches wait here."""
+        if not self.access.has_quota:
+            return welcome
+        return msgspec.structs.replace(welcome, window_bytes=min(welcome.window_bytes, limits.QUOTA_WINDOW_BYTES))
+
     def may_send_table(self, now_us: int) -> bool:
         """True if the rate limit allows a further producer table.
 
@@ -79,6 +88,10 @@ class Sessions:
         if session is not None:
             session.received_us = now_us
         return session
+
+    def at(self, routing: bytes) -> Session | None:
+        """Return the session of a connection; None if the connection has no authenticated session."""
+        return self._by_routing.get(routing)
 
     def has(self, routing: bytes) -> bool:
         """True if the connection has an authenticated session."""

@@ -35,5 +35,6 @@ class ViewNotifications:
         if self._last_facts is not None and facts != self._last_facts:
             data = encode_control(welcome)
             for session in self._sessions.all():
-                self._replies.send(session, data)
+                own = session.welcome(welcome)
+                self._replies.send(session, data if own is welcome else encode_control(own))
         self._last_facts = facts

@@ -172,7 +172,7 @@ class StatusDocuments:
                 "transport": driver.transport,
                 "repair": self._group.repair,
                 "memory": {"resident_bytes": snapshot.resident_bytes},
-                "security": snapshot.security,
+                "security": snapshot.security and {**snapshot.security, "quotas": driver.quotas},
                 "reads_process": {"pid": pid, "starts": starts},
                 **driver.counters.to_dict(),
             }
@@ -224,12 +224,14 @@ class StatusDocuments:
         }
 
     def _retention_facts(self) -> dict[str, object]:
-        """Return the readers of `keep_for` with their committed offsets (0 if a reader has committed none), and the data that
-        retention keeps for the slowest of these readers.
+        """Return the limits (0: none), the readers of `keep_for` with their committed offsets (0 if a reader has committed none),
+        and the data that retention keeps for the slowest of these readers.
         """
-        pinned, readers = self._disk.pinned, self._decided.readers
+        pinned, readers, limits_set = self._disk.pinned, self._decided.readers, self._identity.config.retention
         return {
-            "keep_for": {name: readers.get(name, 0) for name in self._identity.config.retention.keep_for},
+            "bytes": limits_set.bytes,
+            "time_us": limits_set.time_us,
+            "keep_for": {name: readers.get(name, 0) for name in limits_set.keep_for},
             "held_bytes": pinned.bytes if pinned is not None else 0,
             "reason": pinned.message if pinned is not None else "",
         }

@@ -102,6 +102,20 @@ METRIC_GROUPS: dict[str, tuple[MetricSpec, ...]] = {
         MetricSpec(
             "tokens.refused", "tutti_tokens_refused", COUNTER, "Requests refused because of their token, by reason", ("code",)
         ),
+        MetricSpec(
+            "tokens.quotas.throttled_us",
+            "tutti_tokens_throttled_seconds",
+            COUNTER,
+            "Time in which batches waited for the quota of their token, by name of the token",
+            ("token",),
+            divisor=US,
+        ),
+        MetricSpec(
+            "tokens.quotas.waiting_bytes",
+            "tutti_tokens_waiting_bytes",
+            GAUGE,
+            "Memory of the batches that wait for the quota of their token",
+        ),
         MetricSpec("tokens.trouble", "tutti_tokens_trouble", GAUGE, "1 while the token file cannot be read"),
         MetricSpec("refused", "tutti_refused", COUNTER, "Frames refused, by reason", ("code",)),
     ),
