@@ -6,7 +6,13 @@ import click
 
 
 @click.command("files")
-@click.option("--config", "path", required=True, metavar="FILE", help="The connector's TOML file; see conf/connectors/files.toml.")
+@click.option(
+    "--config",
+    "path",
+    required=True,
+    metavar="FILE",
+    help="The connector's TOML file; `tutti config init --kind files` writes one.",
+)
 def files(path: str) -> int:
     """Copy CSV, JSON-lines, text and Parquet files of a directory to the log, each row once, in order.
 

@@ -6,7 +6,9 @@ import click
 
 
 @click.command("http")
-@click.option("--config", "path", required=True, metavar="FILE", help="The connector's TOML file; see conf/connectors/http.toml.")
+@click.option(
+    "--config", "path", required=True, metavar="FILE", help="The connector's TOML file; `tutti config init --kind http` writes one."
+)
 def http(path: str) -> int:
     """Accept records over HTTP for the log, and serve reads of the log.
 

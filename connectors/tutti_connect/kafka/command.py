@@ -12,7 +12,11 @@ from tutti.errors import ConfigError
 
 @click.command("kafka-in")
 @click.option(
-    "--config", "path", required=True, metavar="FILE", help="The connector's TOML file; see conf/connectors/kafka-in.toml."
+    "--config",
+    "path",
+    required=True,
+    metavar="FILE",
+    help="The connector's TOML file; `tutti config init --kind kafka-in` writes one.",
 )
 def kafka_in(path: str) -> int:
     """Copy topics of Kafka to the log, each record once, in the order of each partition.
@@ -39,7 +43,11 @@ def kafka_in(path: str) -> int:
 
 @click.command("kafka-out")
 @click.option(
-    "--config", "path", required=True, metavar="FILE", help="The connector's TOML file; see conf/connectors/kafka-out.toml."
+    "--config",
+    "path",
+    required=True,
+    metavar="FILE",
+    help="The connector's TOML file; `tutti config init --kind kafka-out` writes one.",
 )
 def kafka_out(path: str) -> int:
     """Copy the log, or some of its topics, to Kafka, each record once, in the log's order.

@@ -12,7 +12,11 @@ from tutti.errors import ConfigError
 
 @click.command("zeromq-in")
 @click.option(
-    "--config", "path", required=True, metavar="FILE", help="The connector's TOML file; see conf/connectors/zeromq-in.toml."
+    "--config",
+    "path",
+    required=True,
+    metavar="FILE",
+    help="The connector's TOML file; `tutti config init --kind zeromq-in` writes one.",
 )
 def zeromq_in(path: str) -> int:
     """Copy messages from ZeroMQ PUSH or PUB sockets to the log.
@@ -36,7 +40,11 @@ def zeromq_in(path: str) -> int:
 
 @click.command("zeromq-out")
 @click.option(
-    "--config", "path", required=True, metavar="FILE", help="The connector's TOML file; see conf/connectors/zeromq-out.toml."
+    "--config",
+    "path",
+    required=True,
+    metavar="FILE",
+    help="The connector's TOML file; `tutti config init --kind zeromq-out` writes one.",
 )
 def zeromq_out(path: str) -> int:
     """Publish the log's records to ZeroMQ subscribers, in total order.

@@ -18,6 +18,7 @@ from packaging.requirements import Requirement
 
 ROOT = Path(__file__).resolve().parents[3]
 NAMES = ("tutti", "tutti_gateway", "tutti_spark", "tutti_connect", "pyspark_tutti")
+SOURCES = {"tutti", "gateway", "streaming", "connectors", "conf", "examples", "pyproject.toml", "README.md", "LICENSE"}
 #: A user's modules with the names of the project's folders.
 OWN = {"gateway.py": "ANSWER = 42\n", "streaming/__init__.py": "", "connectors/__init__.py": "", "reader.py": "", "limits.py": ""}
 APPLICATION = """
@@ -47,9 +48,9 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     source = place / "source"
     listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, check=True, capture_output=True, text=True).stdout
     for name in filter(None, listed.split("\0")):
-        if name.split("/")[0] in ("tutti", "gateway", "streaming", "connectors", "pyproject.toml", "README.md", "LICENSE"):
+        if name.split("/")[0] in SOURCES:
             (source / name).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy(ROOT / name, source / name)
+            shutil.copy(ROOT / name, source / name, follow_symlinks=False)
     build = [
         sys.executable,
         "-m",
@@ -106,6 +107,20 @@ def test_the_wheel_has_the_packages_and_nothing_else(site: Path) -> None:
     assert names == set(NAMES)
     assert [name for name in NAMES if not (site / name / "py.typed").is_file()] == []
     assert (site / "tutti_gateway/reads/admin/console/index.html").is_file()
+
+
+def test_the_configurations_and_the_examples_are_in_the_wheel(site: Path, place: Path) -> None:
+    listed = subprocess.run(["git", "ls-files", "conf", "examples"], cwd=ROOT, check=True, capture_output=True, text=True)
+    shipped = site / "tutti_gateway/cli/setup/shipped"
+    found = {str(path.relative_to(shipped)): path.read_bytes() for path in shipped.rglob("*") if path.is_file()}
+    assert found == {name: (ROOT / name).read_bytes() for name in listed.stdout.splitlines()}
+    tutti = ["-m", "tutti_gateway"]
+    assert run(site, place, *tutti, "config", "init", "--kind", "group").stdout.startswith("wrote jfk.toml\nwrote lga.toml\n")
+    assert ": valid: gateway lga of group ingest" in run(site, place, *tutti, "config", "check", "lga.toml").stdout
+    run(site, place, *tutti, "config", "init", "--kind", "kafka-out")
+    assert "`tutti connect kafka-out`" in run(site, place, *tutti, "config", "check", "kafka-out.toml").stdout
+    run(site, place, *tutti, "examples")
+    assert (place / "examples/python/send.py").read_bytes() == (ROOT / "examples/python/send.py").read_bytes()
 
 
 def test_it_works_beside_a_users_own_modules(site: Path, place: Path) -> None:

@@ -20,7 +20,13 @@ def archive() -> None:
 
 
 @archive.command()
-@click.option("--config", "path", required=True, metavar="FILE", help="The archiver's TOML file; see conf/archive/archive.toml.")
+@click.option(
+    "--config",
+    "path",
+    required=True,
+    metavar="FILE",
+    help="The archiver's TOML file; `tutti config init --kind archive` writes one.",
+)
 @click.option("--once", is_flag=True, help="Archive the ranges that are closed now, and end.")
 @json_option
 def run(path: str, once: bool, as_json: bool) -> int:

@@ -61,11 +61,17 @@ _CLI_INTRODUCTION = """\
 """
 
 _CONFIG_INTRODUCTION = """\
-A gateway reads one TOML file: `tutti serve --config FILE`. `tutti config check FILE` explains every mistake in the file and its
-correction. An unknown key is an error. [conf/minimal.toml](../../conf/minimal.toml) is the smallest configuration,
-[conf/group.toml](../../conf/group.toml) configures a gateway of a group of three with keys, and
-[conf/gateway.toml](../../conf/gateway.toml) shows every key with its default. A relative path is relative to the working directory,
-except in `[security]`, where it is relative to the directory of the configuration file.
+A gateway reads one TOML file: `tutti serve --config FILE`. `tutti config init` writes a commented file to start from, which shows
+every key with its default: [conf/gateway.toml](../../conf/gateway.toml). `tutti config check FILE` explains every mistake in the
+file and its correction. An unknown key is an error. [conf/minimal.toml](../../conf/minimal.toml) is the smallest configuration,
+[conf/group.toml](../../conf/group.toml) configures a gateway of a group of three, and [conf/secured.toml](../../conf/secured.toml)
+adds keys, tokens and certificates. A relative path is relative to the working directory, except in `[security]`, where it is
+relative to the directory of the configuration file.
+
+A size is a number of bytes, or a text with a unit, such as `segment_bytes = "128MB"`. The unit is B, KB, MB, GB or TB (powers of
+1000), or KiB, MiB, GiB or TiB (powers of 1024). A time is a number of milliseconds, or a text with a unit, such as `tick_ms =
+"10s"`. The unit is ms, s, m (minutes), h or d. The number before a unit is whole, and no space separates the two. The files of the
+archiver and of the connectors take the same units.
 """
 
 
