@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from tutti.errors import Refused, Unavailable, UsageError
-from tutti_gateway.cli.common.options import NumberRange, group_url_option, json_option, require_url, url_option
+from tutti_gateway.cli.common.options import NumberRange, group_url_option, json_option, resolve_url, url_option
 from tutti_gateway.cli.common.output import count_text, note, on_terminal, print_json, print_table
 from tutti_gateway.cli.common.waiting import TimeLimit, showing_reason
 
@@ -62,7 +62,7 @@ def members(context: click.Context, url: str | None, as_json: bool) -> None:
     Without a subcommand, list them.
     """
     if context.invoked_subcommand is None:
-        context.invoke(list_members, url=require_url(context, url), as_json=as_json)
+        context.invoke(list_members, url=resolve_url(context, url), as_json=as_json)
 
 
 @members.command("list")

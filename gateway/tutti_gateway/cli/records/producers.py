@@ -10,7 +10,7 @@ import click
 from tutti.common.gateway_url import Address, parse_url
 from tutti.errors import TuttiError, Unavailable
 from tutti.reading.range_bounds import time_text
-from tutti_gateway.cli.common.options import group_url_option, json_option, require_url, url_option
+from tutti_gateway.cli.common.options import group_url_option, json_option, resolve_url, url_option
 from tutti_gateway.cli.common.output import note, print_json, print_table
 
 ANSWER_S_MAX = 4.0  # time limit for confirming the frontier, enough to try two gateways
@@ -36,7 +36,7 @@ def producers(context: click.Context, url: str | None, as_json: bool) -> None:
     Without a subcommand, list them.
     """
     if context.invoked_subcommand is None:
-        context.invoke(list_producers, url=require_url(context, url), as_json=as_json)
+        context.invoke(list_producers, url=resolve_url(context, url), as_json=as_json)
 
 
 @producers.command("list")
