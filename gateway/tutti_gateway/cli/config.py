@@ -19,8 +19,10 @@ def config() -> None:
 @click.argument("file")
 @json_option
 def check(file: str, as_json: bool) -> int:
-    """Report every mistake in the configuration FILE: its line and key, the error, and the correction. The exit code is 2 if FILE
-    has a mistake, and 0 if there is only advice.
+    """Report every mistake in the configuration FILE.
+
+    The report has the line and the key of each mistake, the error, and the correction. The exit code is 2 if FILE has a mistake,
+    and 0 if there is only advice.
     """
     from tutti_gateway.config import advice, check_config, unknown_hosts
 

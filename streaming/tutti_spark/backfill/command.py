@@ -112,7 +112,7 @@ def backfill(
     settings: tuple[str, ...],
     as_json: bool,
 ) -> None:
-    """Copy a range of the log into a table, each record exactly once.
+    """Copy a range of the log into a table, each record once.
 
     The command adds the parts of the range that the table lacks, in atomic transactions. You can run it twice, kill it at any time,
     run two at once, or run it in parallel to the streaming query that fills the table. After a kill, run it again.

@@ -26,7 +26,7 @@ from tutti_gateway.cli.doctor.machine import Finding
 )
 @json_option
 def doctor(spark: bool, master: str | None, port: int, data: Path, as_json: bool) -> int:
-    """Check that Tutti can run here; name a remedy per problem.
+    """Check that Tutti can run here; name remedies.
 
     The checks cover Python, packages, ports, limits, the disk, Java and Spark. The exit code is 1 if a check fails.
     """

@@ -69,7 +69,9 @@ def members(context: click.Context, url: str | None, as_json: bool) -> None:
 @url_option
 @json_option
 def list_members(url: str, as_json: bool) -> None:
-    """List the gateways in the group's roster, with their states as the answering gateway knows them.
+    """List the gateways of the roster with their states.
+
+    The states are those that the answering gateway knows.
 
     \b
     state        primary: takes part in decisions; minority: cannot reach a majority, serves reads; joining: catches up, or a
@@ -149,10 +151,10 @@ def remove(name: str, url: str, timeout_s: float, as_json: bool) -> int:
 @no_wait_option
 @json_option
 def replace(name: str, url: str, timeout_s: float, no_wait: bool, as_json: bool) -> int:
-    """Let the gateway NAME vote again after it lost its disk and was started with an empty directory.
+    """Let the gateway NAME vote again after it lost its disk.
 
-    The gateway keeps its name and its rank. The gateway first catches up, and then votes. The command waits until the gateway
-    votes, unless --no-wait is given.
+    Start the gateway with an empty directory. The gateway keeps its name and its rank. The gateway first catches up, and then
+    votes. The command waits until the gateway votes, unless --no-wait is given.
 
     The other gateways must be a majority of the roster. If they are not, as in a group of two, stop NAME, run `tutti roster force`
     at the remaining gateways, and add NAME with an empty directory (`tutti members add`).

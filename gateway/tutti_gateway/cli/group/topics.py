@@ -89,7 +89,7 @@ def create(name: str, url: str, as_json: bool) -> None:
     if as_json:
         print_json({"name": name, "existed": existed})
     else:
-        note(f"topic {name} exists already" if existed else f"topic {name} is in the log")
+        note(f"topic {name} exists already" if existed else f"topic {name} now exists")
 
 
 def _topics(url: str) -> list[Topic]:

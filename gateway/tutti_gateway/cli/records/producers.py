@@ -43,7 +43,7 @@ def producers(context: click.Context, url: str | None, as_json: bool) -> None:
 @url_option
 @json_option
 def list_producers(url: str, as_json: bool) -> None:
-    """List producers with epoch, sequence, progress and the time of their last record.
+    """List producers with epoch, sequence, progress and last seen.
 
     \b
     name       a leading ~ marks a random name; the group deletes its state after an idle hour
@@ -106,7 +106,10 @@ def _producer(producer: Mapping[str, Any]) -> dict[str, object]:
 @click.argument("name")
 @url_option
 def fence(name: str, url: str) -> None:
-    """End the current epoch of the producer NAME, so that its running process can no longer send."""
+    """End the current epoch of the producer NAME.
+
+    A running process of the producer can then no longer send.
+    """
     from tutti.io.admin import AdminClient
 
     with AdminClient(url) as control:
