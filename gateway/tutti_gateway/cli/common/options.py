@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Callable
 from datetime import datetime
 from typing import Any, TypeVar
@@ -27,12 +28,14 @@ def group_url_option(function: Function) -> Function:
 
 
 def resolve_url(context: click.Context, url: str | None) -> str:
-    """Return the URL given to the command, else the one given to its group, else `DEFAULT_URL`.
+    """Return the URL given to the command, else the one given to its group, else $TUTTI_URL, else `DEFAULT_URL`.
 
     The key `DEFAULT_URL` in `context.meta` makes the error of an unreachable gateway say that its address is the default.
     """
     if url is None and context.parent is not None:
         url = context.parent.params.get("url")
+    if url is None:
+        url = os.environ.get("TUTTI_URL") or None
     if url is None:
         url = context.meta[DEFAULT_URL] = DEFAULT_URL
     return url
@@ -40,7 +43,7 @@ def resolve_url(context: click.Context, url: str | None) -> str:
 
 def _url(**options: Any) -> Callable[[Function], Function]:
     text = f"One or more gateways: tutti://HOST:PORT[,HOST:PORT...]. Default: $TUTTI_URL, or {DEFAULT_URL}."
-    return click.option("--url", envvar="TUTTI_URL", metavar="URL", help=text, **options)
+    return click.option("--url", metavar="URL", help=text, **options)
 
 
 def json_option(function: Function) -> Function:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from tutti.errors import Refused, Unavailable, UsageError
+from tutti_gateway.cli.common.names import complete_member
 from tutti_gateway.cli.common.options import NumberRange, group_url_option, json_option, resolve_url, url_option
 from tutti_gateway.cli.common.output import count_text, note, on_terminal, print_json, print_table
 from tutti_gateway.cli.common.waiting import TimeLimit, showing_reason
@@ -126,7 +127,7 @@ def add(name: str, address: str, url: str, timeout_s: float, no_wait: bool, as_j
 
 
 @members.command()
-@click.argument("name")
+@click.argument("name", shell_complete=complete_member)
 @url_option
 @timeout_option
 @json_option
@@ -145,7 +146,7 @@ def remove(name: str, url: str, timeout_s: float, as_json: bool) -> int:
 
 
 @members.command()
-@click.argument("name")
+@click.argument("name", shell_complete=complete_member)
 @url_option
 @timeout_option
 @no_wait_option
@@ -176,7 +177,7 @@ def replace(name: str, url: str, timeout_s: float, no_wait: bool, as_json: bool)
 
 
 @click.command()
-@click.argument("name")
+@click.argument("name", shell_complete=complete_member)
 @url_option
 @timeout_option
 @json_option

@@ -9,6 +9,7 @@ import click
 
 from tutti.errors import UsageError
 from tutti.reading.range_bounds import time_text
+from tutti_gateway.cli.common.names import complete_topic
 from tutti_gateway.cli.common.options import group_url_option, json_option, resolve_url, url_option
 from tutti_gateway.cli.common.output import note, print_fields, print_json, print_table
 
@@ -51,7 +52,7 @@ def list_topics(url: str, as_json: bool) -> None:
 
 
 @topics.command()
-@click.argument("name")
+@click.argument("name", shell_complete=complete_topic)
 @url_option
 @json_option
 def describe(name: str, url: str, as_json: bool) -> None:

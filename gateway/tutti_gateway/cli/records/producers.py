@@ -10,6 +10,7 @@ import click
 from tutti.common.gateway_url import Address, parse_url
 from tutti.errors import TuttiError, Unavailable
 from tutti.reading.range_bounds import time_text
+from tutti_gateway.cli.common.names import complete_producer
 from tutti_gateway.cli.common.options import group_url_option, json_option, resolve_url, url_option
 from tutti_gateway.cli.common.output import note, print_json, print_table
 
@@ -103,7 +104,7 @@ def _producer(producer: Mapping[str, Any]) -> dict[str, object]:
 
 
 @producers.command()
-@click.argument("name")
+@click.argument("name", shell_complete=complete_producer)
 @url_option
 def fence(name: str, url: str) -> None:
     """End the current epoch of the producer NAME.
@@ -118,7 +119,7 @@ def fence(name: str, url: str) -> None:
 
 
 @producers.command()
-@click.argument("names", nargs=-1, required=True)
+@click.argument("names", nargs=-1, required=True, shell_complete=complete_producer)
 @url_option
 def forget(names: tuple[str, ...], url: str) -> None:
     """Delete the state of producers, so that `resume()` returns nothing.

@@ -14,6 +14,7 @@ import click
 from tutti.common.gateway_url import DEFAULT_URL
 from tutti.errors import ConfigError, TuttiError, UsageError, remedy
 from tutti.reading.range_bounds import Bound
+from tutti_gateway.cli.common.names import complete_topic
 from tutti_gateway.cli.common.options import BOUND, json_option, resolve_url
 from tutti_gateway.cli.common.output import count_text, note, print_json, progress
 
@@ -38,7 +39,7 @@ Writer = Callable[["pa.RecordBatch"], Any]
     metavar="ARCHIVE",
     help="Archive (directory or URL) for records that retention has removed. An archive can be the only source.",
 )
-@click.option("--topic", "topics", multiple=True, help="Only these topics (repeatable).")
+@click.option("--topic", "topics", multiple=True, shell_complete=complete_topic, help="Only these topics (repeatable).")
 @click.option(
     "--start",
     type=BOUND,
