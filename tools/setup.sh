@@ -44,9 +44,9 @@ install() {
         --config-settings=--build-option=--compression=stored -r "$1"
 }
 install <(locked setuptools)
-step "2/5 $(locked pyspark others | grep -c '^[^ #]') packages of requirements.lock: the first time, a download of 300 MB"
+step "2/5 $(locked pyspark others | grep -c '^[^ #]') packages of requirements.lock, which takes minutes the first time"
 install <(locked pyspark others)
-step "3/5 pyspark $pyspark: the first time, a download of 400 MB and a build of half a minute or more"
+step "3/5 pyspark $pyspark, the largest download"
 install <(locked_pyspark)
 step "4/5 tutti-ingest from this checkout, with its compiled part"
 pip install --no-deps --no-build-isolation --editable .

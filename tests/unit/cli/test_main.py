@@ -115,6 +115,7 @@ def test_wrong_use_is_one_sentence_and_exit_code_2(
         (["members", "remove", "g9"], None, True),
         (["topics", "describe", "t"], None, True),
         (["replay", "--out", "x.jsonl"], None, True),
+        (["backfill", "--table", "lake"], None, True),
         (["status"], "", True),
         (["status"], "tutti://127.0.0.1:7400", False),
         (["status", "--url", "tutti://127.0.0.1:7400"], None, False),
@@ -144,6 +145,13 @@ def test_the_error_at_the_default_address_says_how_to_name_another(
     assert asked == [DEFAULT_URL]
     words = "; 127.0.0.1:7400 is the default: start gateways with `tutti dev`, or name others with --url or TUTTI_URL\n"
     assert capsys.readouterr().err == f"error: {refused}{words if hint else chr(10)}"
+
+
+@pytest.mark.parametrize("source", ["--archive", "--path"])
+def test_a_replay_of_files_uses_no_default_address(source: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("tutti.sources.flight.FlightSource.__init__", lambda *_, **__: pytest.fail("it asked a gateway"))
+    assert run("replay", source, str(tmp_path / "nowhere"), "--out", "x.jsonl") == 2
 
 
 @pytest.mark.parametrize(

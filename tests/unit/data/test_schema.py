@@ -99,7 +99,7 @@ def test_compression_names() -> None:
 @pytest.mark.parametrize(
     ("columns", "message"),
     [
-        (["vlaue"], r"'vlaue' is not known: did you mean 'value'\? the columns are offset, "),
+        (["vlaue"], r"'vlaue' is not known: did you mean 'value'\? The columns are offset, "),
         ([], "columns is empty"),
         (["key", "key"], "twice"),
         (["x y z"], r"'x y z' is not known: the columns are offset, "),

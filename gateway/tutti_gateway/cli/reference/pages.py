@@ -42,8 +42,8 @@ def config_page() -> str:
 
 
 _CLI_INTRODUCTION = """\
-- `--url` takes one or more gateways, `tutti://HOST:PORT[,HOST:PORT...]`. The default is `$TUTTI_URL`, or `tutti://127.0.0.1:7400` if that
-  variable is not set. `replay` and `backfill` use the default address only without `--path` and `--archive`.
+- `--url` takes one or more gateways, `tutti://HOST:PORT[,HOST:PORT...]`. The default is `$TUTTI_URL`, or `tutti://127.0.0.1:7400`
+  if that variable is not set. `replay` and `backfill` use the default address only without `--path` and `--archive`.
 - Results go to standard output. Progress, reasons for waiting, and confirmations of changes go to standard error.
 - Some commands print a table: `members`, `topics`, `producers`, `keys show`, `log inspect`, `trace` and `status --watch`. If
   standard output is not a terminal, a table becomes lines with tabs between the fields. The first line has the column names (in
