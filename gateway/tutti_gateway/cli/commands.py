@@ -16,7 +16,7 @@ SECTIONS = {
     "Start here": {
         "dev": CommandPath("tutti_gateway.cli.group.dev:dev", "Run gateways g1..gN on this machine, for trials and tests."),
         "demo": CommandPath("tutti_gateway.cli.demo.command:demo", "Run a Spark job on real input, with failures, and check it."),
-        "doctor": CommandPath("tutti_gateway.cli.doctor.command:doctor", "Check that Tutti can run here; name remedies."),
+        "doctor": CommandPath("tutti_gateway.cli.doctor.command:doctor", "Check that Tutti can run on this machine."),
         "config": CommandPath("tutti_gateway.cli.config:config", "Check a configuration file."),
         "serve": CommandPath("tutti_gateway.cli.group.serve:serve", "Run one gateway."),
     },
@@ -36,7 +36,7 @@ SECTIONS = {
         "leave": CommandPath("tutti_gateway.cli.group.members:leave", "Stop a gateway in an orderly way."),
         "roster": CommandPath("tutti_gateway.cli.group.roster:roster", "Replace the roster after the loss of a majority."),
         "producers": CommandPath(
-            "tutti_gateway.cli.records.producers:producers", "List producers, fence one, or delete its state."
+            "tutti_gateway.cli.records.producers:producers", "List producers, fence one, or delete the state of producers."
         ),
         "queries": CommandPath(
             "tutti_gateway.cli.group.queries:queries", "List Spark queries and named readers with position and lag."

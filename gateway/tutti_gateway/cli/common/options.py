@@ -67,7 +67,7 @@ class _BoundType(click.ParamType[Bound]):
 
     def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> Bound:
         if not isinstance(value, str):
-            return value  # type: ignore[return-value]  # a default value is a Bound already
+            return value  # type: ignore[return-value]  # the value is the default, which is already a Bound
         try:
             return parse_bound(value)
         except UsageError as error:

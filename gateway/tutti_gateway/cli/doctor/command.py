@@ -32,7 +32,7 @@ _PORT = 7400
 )
 @json_option
 def doctor(role: str | None, spark: bool, master: str | None, port: int | None, data: Path | None, as_json: bool) -> int:
-    """Check that Tutti can run here; name remedies.
+    """Check that Tutti can run on this machine.
 
     The checks of a role:
 
@@ -43,7 +43,7 @@ def doctor(role: str | None, spark: bool, master: str | None, port: int | None, 
     kafka    packages of the extra kafka, for the connectors
 
     Without --role, the command checks every role whose extra is installed, and reports the other extras as not installed, which is
-    not a failure. The exit code is 1 if a check fails.
+    not a failure. For each failed check, the command prints a remedy. The exit code is 1 if a check fails.
     """
     if master is not None and not spark:
         raise UsageError("--master needs --spark: give both")
