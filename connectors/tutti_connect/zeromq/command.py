@@ -47,7 +47,7 @@ def zeromq_in(path: str) -> int:
     help="The connector's TOML file; `tutti config init --kind zeromq-out` writes one.",
 )
 def zeromq_out(path: str) -> int:
-    """Publish the log's records to ZeroMQ subscribers, in total order.
+    """Publish records to ZeroMQ subscribers, in total order.
 
     One line of JSON on standard output reports the connector as ready, with its bound addresses; logs go to standard error. After
     SIGTERM or Ctrl-C, the connector commits its offset to the log, and ends. Exit codes: 2 for a wrong configuration, 3 if no

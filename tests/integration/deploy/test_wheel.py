@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
@@ -134,7 +135,7 @@ def test_it_works_beside_a_users_own_modules(site: Path, place: Path) -> None:
 def test_commands_of_the_base_run_and_others_name_their_extra(site: Path, place: Path) -> None:
     (place / "gateway.toml").write_text('name = "g1"\ndata = "data"\nlisten = "127.0.0.1:17400"\n')
     tutti = ["-m", "tutti_gateway"]
-    assert "Commands" in run(site, place, *tutti, "--help").stdout
+    assert "Start here:" in run(site, place, *tutti, "--help").stdout
     away = run(site, place, *tutti, "tail", "--url", "tutti://127.0.0.1:1", check=False)
     assert (away.returncode, "Traceback" in away.stderr) == (3, False), away.stderr
     serve = run(site, place, *tutti, "serve", "--config", "gateway.toml", check=False)
@@ -142,6 +143,16 @@ def test_commands_of_the_base_run_and_others_name_their_extra(site: Path, place:
     assert re.fullmatch(
         r"error: this command needs \w+, which is not installed: pip install 'tutti-ingest\[gateway\]'\n", serve.stderr
     )
+
+
+def test_the_doctor_accepts_a_base_installation(site: Path, place: Path) -> None:
+    command = ["-m", "tutti_gateway", "doctor", "--json"]
+    told = run(site, place, *command, check=False)
+    assert told.returncode == 0, told.stdout + told.stderr
+    absent = [finding["subject"] for finding in json.loads(told.stdout)["findings"] if finding["skipped"]]
+    assert absent == ["gateway", "spark", "kafka"]
+    wrong = run(site, place, *command, "--role", "gateway", check=False)
+    assert (wrong.returncode, "missing: h11, " in wrong.stdout) == (1, True)
 
 
 def test_an_application_is_typed(site: Path, place: Path) -> None:
