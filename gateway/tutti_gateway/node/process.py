@@ -408,8 +408,8 @@ def _security(config: Config) -> tuple[Keyring | None, Tokens | None]:
 
 
 def stop_us_max(heartbeat_us: int) -> int:
-    """Return the time limit of an orderly stop, us: at least 30 s, and two heartbeats more than the stack waits for other "
-    "gateways.
+    """Return the time limit of an orderly stop, us: at least 30 s, and two heartbeats more than the stack waits for other
+    gateways.
     """
     return max(common_limits.STOP_US_MAX, (limits.LEAVE_HEARTBEATS + 2) * heartbeat_us)
 

@@ -88,8 +88,8 @@ class InboundPeers:
         self.reassess()
 
     def reassess(self) -> None:
-        """Determine the numbers of all peers again, because this gateway's number, its log, or the numbers in its log have "
-        "changed.
+        """Determine the numbers of all peers again, because this gateway's number, its log, or the numbers in its log have
+        changed.
         """
         for peer in self._peers.values():
             # If this gateway had no log before, a peer with a different log is refused only from now on.

@@ -75,8 +75,8 @@ class BatchValidator:
         return good, refused
 
     def _within_budget(self, session: int, frame: Frame) -> bool:
-        """True if the session's budget suffices to decompress the batch, or if this is the session's first batch in the "
-        "iteration.
+        """True if the session's budget suffices to decompress the batch, or if this is the session's first batch in the
+        iteration.
         """
         size = body_sizes(frame.body, len(BATCH_SCHEMA)).raw_bytes
         spent = self._decompressed.get(session, 0)

@@ -177,8 +177,8 @@ class Reassembly:
         return self._complete(number, b"".join(part for part in partial.fragments if part is not None))
 
     def update_highest(self, number: int) -> None:
-        """Register the number of the sender's last message, which its beacons contain, so that a loss of that message is "
-        "detected.
+        """Register the number of the sender's last message, which its beacons contain, so that a loss of that message is
+        detected.
         """
         if not self._first and number:
             self._first = number + 1  # nothing was received before this beacon, so only later messages can count as lost
