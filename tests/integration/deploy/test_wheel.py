@@ -125,7 +125,8 @@ def test_commands_of_the_base_run_and_others_name_their_extra(site: Path, place:
     serve = run(site, place, *tutti, "serve", "--config", "gateway.toml", check=False)
     assert serve.returncode == 2
     assert re.fullmatch(
-        r"error: this command needs \w+, which is not installed: pip install 'tutti-ingest\[gateway\]'\n", serve.stderr
+        r"error: this command needs \w+, which is not installed: run pip install '\.\[gateway\]' in a checkout of Tutti, or .*\n",
+        serve.stderr,
     )
 
 
