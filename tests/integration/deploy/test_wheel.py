@@ -1,4 +1,4 @@
-"""Tests of `pip install tutti-ingest`: the library is typed and light, and works beside a user's modules of any name."""
+"""Tests of the installed wheel: the library is typed and light, and works beside a user's modules of any name."""
 
 from __future__ import annotations
 
