@@ -96,7 +96,7 @@ def test_no_path_of_one_machine() -> None:
 @pytest.mark.parametrize(
     ("room", "extras"),
     [
-        ("tutti", ["archive", "gateway", "otel"]),
+        ("tutti", ["archive", "gateway", "otel", "pandas", "polars"]),
         ("gateway", ["gateway"]),
         ("gateway/tutti_gateway/cli", ["gateway", "demo"]),
         ("streaming", ["spark"]),
