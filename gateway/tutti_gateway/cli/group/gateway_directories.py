@@ -36,7 +36,7 @@ members = {{ {members} }}
 # not a power of two, so that no segment has the size of the reserve, which a start would then take for a reserve in use.
 _SMALL_SEGMENTS = """
 [log]
-first_segment_bytes = 3145728
+first_segment_bytes = "3MiB"
 prepared_segments = 0
 """
 _SECURITY = """

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.unit.log.history import other_boot
-from tests.unit.log.lanes import OTHER, OWN, LaneHistory, Owner, opened, sample, written
+from tests.unit.log.lane_history import OTHER, OWN, LaneHistory, Owner, opened, sample, written
 from tutti.data.frames.bodies import Voter
 from tutti.data.lane_name import LaneName
 from tutti.data.log_state import LogState, Producer

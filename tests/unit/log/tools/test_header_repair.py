@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.unit.log.history import LOG, opened, other_boot, sample, write_log
-from tests.unit.log.test_tools import batches_of, flip, place_of
+from tests.unit.log.tools.test_verify_and_repair import batches_of, flip, place_of
 from tutti.data.frames.frame import HEADER_SIZE
 from tutti.errors import Damaged, UsageError
 from tutti.log.files.layout import FRAMES_AT, SEGMENT_HEADER_SIZE, list_positions

@@ -21,8 +21,8 @@ from tests.unit.log.history import (
     seen,
     write_log,
 )
-from tests.unit.log.test_reader import no_snapshots, rotten_indexes
-from tests.unit.log.test_trimming import NOW_US, settle
+from tests.unit.log.read.test_reader import no_snapshots, rotten_indexes
+from tests.unit.log.upkeep.test_trimming import NOW_US, settle
 from tutti.data.frames.bodies import TxnBody, decode_body, encode_body
 from tutti.data.frames.frame import Frame, Kind
 from tutti.data.log_state import LogState

@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.unit.log import lanes
+from tests.unit.log import lane_history as lanes
 from tests.unit.log.history import SMALL, History, decide, opened, sample, seen, write_log
-from tests.unit.log.test_trimming import firsts
+from tests.unit.log.upkeep.test_trimming import firsts
 from tutti.data.frames.frame import HEADER_SIZE, Frame, Kind
 from tutti.data.hard_state import HardState
 from tutti.errors import Behind, Damaged, DiskFull

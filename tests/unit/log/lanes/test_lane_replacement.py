@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.unit.log.history import other_boot
-from tests.unit.log.lanes import OTHER, LaneHistory, Owner, sample
+from tests.unit.log.lane_history import OTHER, LaneHistory, Owner, sample
 from tests.unit.node.fakes import LOG
 from tutti.data.lane_name import LaneName
 from tutti.errors import DiskFull

@@ -93,7 +93,7 @@ def test_columns_and_topics_are_chosen(reader: LogReader) -> None:
     found = seen(scan(reader, 0, end, topics=["topic2", "topic0", "not there"], columns=columns))
     assert found == [{name: record[name] for name in columns} for record in wanted]
     assert list(scan(reader, 0, end, topics=["not there"])) == []
-    with pytest.raises(UsageError, match="column 'offest' is not known; did you mean 'offset'"):
+    with pytest.raises(UsageError, match="column 'offest' is not known: did you mean 'offset'"):
         next(scan(reader, 0, 1, columns=["offest"]))
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.unit.log.history import other_boot
-from tests.unit.log.lanes import OTHER, OWN, LaneHistory, Owner, sample
+from tests.unit.log.lane_history import OTHER, OWN, LaneHistory, Owner, sample
 from tests.unit.node.fakes import LOG
 from tutti import limits as common_limits
 from tutti.data.lane_name import LaneName

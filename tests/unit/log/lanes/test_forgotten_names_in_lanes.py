@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from tests.unit.log.history import History, write_log
-from tests.unit.log.lanes import OTHER, LaneHistory, written
-from tests.unit.log.test_trimming import trimmed
+from tests.unit.log.lane_history import OTHER, LaneHistory, written
+from tests.unit.log.upkeep.test_trimming import trimmed
 from tutti.data.frames.frame import Kind
 from tutti.data.names import is_name
 from tutti.errors import Behind

@@ -10,11 +10,11 @@ import pytest
 import structlog
 
 from tests.unit.log.history import SMALL, opened, sample, write_log
-from tests.unit.log.lanes import OTHER
-from tests.unit.log.test_lane_retention import begun, idle, kept, long
-from tests.unit.log.test_mending import round_of
-from tests.unit.log.test_trimming import BYTES, NOW_US, fit, trimmed
-from tests.unit.log.test_trimming import firsts as segments
+from tests.unit.log.lane_history import OTHER
+from tests.unit.log.lanes.test_lane_retention import begun, idle, kept, long
+from tests.unit.log.upkeep.test_scrubber import round_of
+from tests.unit.log.upkeep.test_trimming import BYTES, NOW_US, fit, trimmed
+from tests.unit.log.upkeep.test_trimming import firsts as segments
 from tutti.log.files.lane_paths import lane_path
 from tutti.log.files.layout import index_path, list_positions, snapshot_path
 from tutti.log.files.options import LogOptions

@@ -14,8 +14,8 @@ import pytest
 
 from tests.unit.log.history import other_boot, write_log
 from tests.unit.log.history import sample as log_sample
-from tests.unit.log.lanes import OTHER, OWN, LaneHistory, opened, sample, written
-from tests.unit.log.test_lane_retention import SMALL, begun, kept, long
+from tests.unit.log.lane_history import OTHER, OWN, LaneHistory, opened, sample, written
+from tests.unit.log.lanes.test_lane_retention import SMALL, begun, kept, long
 from tutti.data.lane_name import LaneName
 from tutti.errors import Damaged, DirectoryRefused, DiskFull, WrongDirectory
 from tutti.log.files import layout
