@@ -48,7 +48,7 @@ def config() -> None:
 @click.option("--force", is_flag=True, help="Replace files that exist.")
 @json_option
 def init(kind: str, out: Path, force: bool, as_json: bool) -> None:
-    """Write a commented configuration to start from, and print the next steps.
+    """Write a commented configuration file to start from.
 
     The kinds group and secured write one file for each of three gateways: jfk.toml, lga.toml and ewr.toml. Change the names and
     addresses to yours. The files of the kind group work unchanged on one machine.
@@ -121,10 +121,10 @@ def _steps_of_security(directory: Path, members: dict[str, str]) -> list[str]:
 @click.argument("file")
 @json_option
 def check(file: str, as_json: bool) -> int:
-    """Report every mistake in the configuration FILE: its line and key, the error, and the correction. The exit code is 2 if FILE
-    has a mistake, and 0 if there is only advice.
+    """Report every mistake in a configuration file.
 
-    FILE is the configuration of a gateway, of the archiver or of a connector. The command recognizes the kind of FILE by its keys.
+    FILE configures a gateway, the archiver or a connector. The report has the line and the key of each mistake, the error, and
+    the correction. The exit code is 2 if FILE has a mistake, and 0 if there is only advice.
     """
     from tutti_gateway.cli.setup.kinds import KINDS, kind_of, mistakes_in
     from tutti_gateway.config import advice, check_config, unknown_hosts
