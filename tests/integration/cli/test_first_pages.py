@@ -61,7 +61,7 @@ def test_the_first_commands_of_the_readme_work_in_a_fresh_clone(tmp_path: Path) 
                 ["bash", "-ec", shell], capture_output=True, text=True, timeout=WAIT_S, check=True, cwd=clone, env=environment
             )
             assert '"topic":"greetings"' in done.stdout
-            python = [clone / ".venv/bin/python", "-c", program + "\nprint(offset, batch.num_rows)"]
+            python = [str(clone / ".venv/bin/python"), "-c", program + "\nprint(offset, batch.num_rows)"]
             done = subprocess.run(python, capture_output=True, text=True, timeout=WAIT_S, check=True, cwd=clone, env=libraries)
             assert done.stdout == "1 1\n"
         finally:
