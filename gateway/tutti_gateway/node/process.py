@@ -448,6 +448,7 @@ def _log_options(config: Config) -> LogOptions:
     log, retention = config.log, config.retention
     return LogOptions(
         segment_bytes=log.segment_bytes,
+        first_segment_bytes=log.first_segment_bytes,
         prepared_segments=log.prepared_segments,
         disk_low_bytes=log.disk_low_bytes,
         retention_bytes=retention.bytes,
