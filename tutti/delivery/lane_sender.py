@@ -50,6 +50,16 @@ class LaneSender(Sender):
         return True
 
     @property
+    def subject(self) -> str:
+        """See `Sender.subject`."""
+        return f"producer {self.name!r}, unordered records"
+
+    @property
+    def waiting(self) -> int:
+        """See `Sender.waiting`. While the sender is looking for a gateway, unsent records of the producer wait for it."""
+        return self.window.in_flight if self.lane else self.accumulator.pending_records
+
+    @property
     def only_gateway(self) -> tuple[str, str]:
         """Name and url of the gateway that has the lane; empty while the sender may use any gateway."""
         return (self.gateway, self._registry.gateways.get(self.gateway, "")) if self.lane else ("", "")

@@ -235,6 +235,7 @@ class ProducerIO:
             self._update_connections(lanes)
         for connection in self._connections.values():
             connection.send(now)
+            connection.report(now)
 
     def _update_connections(self, lanes: UnorderedDelivery) -> None:
         """Keep one session connection for each current lane."""
