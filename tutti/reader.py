@@ -115,7 +115,8 @@ class Reader:
         self._patience = patience
         self._gateways: FlightSource | None = None
         if url is not None:
-            self._gateways = FlightSource(parse_url(url), connect_timeout, patience, credentials=given(credentials))
+            subject = f"reader {self._name!r}" if self._name is not None else "reader"
+            self._gateways = FlightSource(parse_url(url), connect_timeout, patience, credentials=given(credentials), subject=subject)
         self._source: Source = source_of(self._gateways, path, archive)
         # Only the first save of a reader with a `start` may lower the committed offset.
         self._rewind = start is not None

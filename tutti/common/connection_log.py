@@ -73,11 +73,14 @@ class ConnectionLog:
     Attributes:
         condition: the condition that the last line has reported.
         due: time of the next reminder in monotonic seconds; infinity while the client is connected.
+        reconnects: number of connections after a lost one.
+        failovers: number of these connections that are to another gateway than before.
     """
 
     def __init__(self, logger: logging.Logger, subject: str, now: float) -> None:
         """Begin to search for a gateway at `now`, in monotonic seconds. `subject` begins each line; empty logs nothing."""
         self.condition = Condition.SEARCHING
+        self.reconnects = self.failovers = 0
         self._logger = logger
         self._subject = subject
         self._where = ""  # the gateway of the last connection
@@ -111,13 +114,16 @@ class ConnectionLog:
         found = LINES.get((self.condition, event))
         if found is None:
             return
-        was_connected = self.connected
+        before = self.condition
         self.condition, level, text = found
-        if was_connected:
+        if before is Condition.CONNECTED:
             self._begin_outage(now if since is None else since)
             while self.due <= now:
                 self._double()
         if event is Event.CONNECTED:
+            # The connection of a stalled client is still the old one, and a searching client had none.
+            self.reconnects += before not in (Condition.SEARCHING, Condition.STALLED)
+            self.failovers += self._where not in ("", where)
             self._where, self.due = where, inf
         waited = f"; {_records(self._waited)} waited" if self.connected and self._waited else ""
         self._waited = 0 if self.connected else self._waited
@@ -152,4 +158,4 @@ def _records(count: int) -> str:
 
 
 def _seconds(seconds: float) -> str:
-    return f"{seconds:.0f}" if seconds >= 10 else f"{seconds:.1f}"
+    return f"{seconds:.{0 if seconds >= 10 else 1 if seconds >= 1 else 2}f}"

@@ -117,10 +117,6 @@ class Session:
         self.token = ""  # authentication token, for encrypted connections only
         self.retry_at = 0.0  # no batch is sent before this time
         self.outcome_at = 0.0  # time of the last receipt
-        self.sessions = 0  # connections on which a gateway has accepted this session
-        self.failovers = 0  # sessions with another gateway than the session before
-        self._new_connection = False  # True until a gateway accepts this session on the connection
-        self._last_gateway = ""  # name of the last gateway that accepted this session
         self._window = window
         self._request = 0
         self._epoch_request = 0
@@ -141,7 +137,6 @@ class Session:
     def connected(self, now: float) -> None:
         """Start the handshake on a new connection."""
         self.transition(Event.CONNECTED)
-        self._new_connection = True
         self._silence = _SILENCE_MIN
         self.retry_at = 0.0
         self._hello(now)
@@ -240,11 +235,6 @@ class Session:
         """Record that the gateway accepts batches. Forget unanswered topic requests, so that the next batch repeats them."""
         self.transition(Event.OPENED)
         self._topic_requests.clear()
-        if self._new_connection and self.welcome is not None:
-            self._new_connection = False
-            self.sessions += 1
-            self.failovers += self._last_gateway not in ("", self.welcome.gateway)
-            self._last_gateway = self.welcome.gateway
 
     def on_topic_opened(self, answer: client_protocol.TopicOpened) -> None:
         """Store the number of a topic."""
