@@ -8,6 +8,7 @@ import secrets
 import sys
 import time
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, Self
@@ -24,6 +25,7 @@ from tutti.common.credentials import Credentials, given
 from tutti.common.deadlines import check_seconds, check_wait
 from tutti.common.gateway_url import parse_url
 from tutti.common.reentrancy import is_from_call
+from tutti.common.stats import ProducerStats
 from tutti.data.names import check_name, nameless_name
 from tutti.delivery.ordered import OrderedDelivery
 from tutti.delivery.session import Identity
@@ -158,6 +160,22 @@ class Producer:
     def epoch(self) -> int:
         """The current epoch, or the last one if no epoch is open."""
         return self._delivery.session.epoch
+
+    @property
+    def closed(self) -> bool:
+        """True after `close`, and after the end of a `with` block."""
+        return self._closed
+
+    def stats(self) -> ProducerStats:
+        """Return the current counters and gauges of the producer, also after `close`.
+
+        The call takes some microseconds and needs no gateway.
+        """
+        found = self._opened_io.stats()
+        if self._spool is None:
+            return found
+        content = self._spool.spooled()
+        return replace(found, records_spooled=content.records, bytes_spooled=content.used_bytes)
 
     @property
     def _opened_io(self) -> ProducerIO:
@@ -375,6 +393,15 @@ class Producer:
     def __len__(self) -> int:
         """Return the number of records without an outcome."""
         return self._opened_io.undelivered()
+
+    def __repr__(self) -> str:
+        """Return a one-line description: name, state, gateway, epoch, and the number of records without an outcome."""
+        io = self._io
+        if io is None:
+            return "<Producer never opened>"
+        found = io.stats()
+        state = "closed" if self._closed else f"connected to {found.gateway}" if found.connected else "connecting"
+        return f"<{type(self).__name__} {self.name!r} {state}, epoch {found.epoch}, {found.records_buffered} records undelivered>"
 
     def __bool__(self) -> bool:
         """Return True, because `__len__` alone would make an idle producer false."""

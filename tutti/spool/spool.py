@@ -420,6 +420,7 @@ class Spool:
             if committed is not None:
                 accumulator.committed = committed
             for batch in batches:
+                accumulator.totals.add_outcome(batch.count, batch.charge, failed=batch.failure is not None)
                 # Do not subtract a refused batch, because `skip_refused` has already counted without it.
                 if batch.failure is None or ended:
                     accumulator.pending_records = max(0, accumulator.pending_records - batch.count)
