@@ -396,7 +396,7 @@ class Producer:
 
     def __repr__(self) -> str:
         """Return a one-line description: name, state, gateway, epoch, and the number of records without an outcome."""
-        io = self._io
+        io = getattr(self, "_io", None)  # missing if the constructor failed early
         if io is None:
             return "<Producer never opened>"
         found = io.stats()

@@ -118,8 +118,7 @@ class ConnectionLog:
         self.condition, level, text = found
         if before is Condition.CONNECTED:
             self._begin_outage(now if since is None else since)
-            while self.due <= now:
-                self._double()
+            self._schedule(now)
         if event is Event.CONNECTED:
             # The connection of a stalled client is still the old one, and a searching client had none.
             self.reconnects += before not in (Condition.SEARCHING, Condition.STALLED)
@@ -141,12 +140,13 @@ class ConnectionLog:
         if now >= self.due:
             waits = f"; {_records(waiting)} waiting" if waiting else ""
             self._log(_WARNING, f"still waiting after {_seconds(now - self._since)} s{waits}; {results}")
-            self._double()
-            self.due = max(self.due, now)
+            self._schedule(now)
 
-    def _double(self) -> None:
-        self._interval = min(2 * self._interval, _INTERVAL_S_MAX)
-        self.due += self._interval
+    def _schedule(self, now: float) -> None:
+        """Set `due` to the first reminder after `now`, at doubled intervals."""
+        while self.due <= now:
+            self._interval = min(2 * self._interval, _INTERVAL_S_MAX)
+            self.due += self._interval
 
     def _log(self, level: int, text: str) -> None:
         if self._subject:

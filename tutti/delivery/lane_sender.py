@@ -55,9 +55,14 @@ class LaneSender(Sender):
         return f"producer {self.name!r}, unordered records"
 
     @property
+    def pending(self) -> int:
+        """See `Sender.pending`. While the sender is looking for a gateway, all unordered records of the producer wait for it."""
+        return self.window.in_flight if self.lane else super().pending
+
+    @property
     def waiting(self) -> int:
-        """See `Sender.waiting`. While the sender is looking for a gateway, unsent records of the producer wait for it."""
-        return self.window.in_flight if self.lane else self.accumulator.pending_records
+        """See `Sender.waiting`. A new batch can go to another lane, so it does not wait for this one."""
+        return self.pending if self.lane else super().waiting
 
     @property
     def only_gateway(self) -> tuple[str, str]:

@@ -95,9 +95,14 @@ class Sender(abc.ABC):
         return f"producer {self.name!r}"
 
     @property
-    def waiting(self) -> int:
-        """The number of closed records without an outcome that this sender has to deliver."""
+    def pending(self) -> int:
+        """The number of records without an outcome, in closed batches, that this sender has to deliver."""
         return self.accumulator.pending_records
+
+    @property
+    def waiting(self) -> int:
+        """The number of all records without an outcome that this sender has to deliver."""
+        return self.pending + self.accumulator.open_records()
 
     @property
     def only_gateway(self) -> tuple[str, str]:

@@ -83,6 +83,7 @@ class SessionConnection:
         self._connect_until = 0.0
         self._wrong_port = False  # True if a message from the peer shows that the address is not a client port
         self._without_quorum: set[Address] = set()  # addresses whose last Welcome came from outside of the primary view
+        self._was_open = False  # True if the last connection ended with an open session
         self._check_at = 0.0  # time of the next check for outcomes
         self._quiet_since = 0.0  # no outcome has arrived since this time, and records were waiting all the time
 
@@ -139,13 +140,13 @@ class SessionConnection:
             self._remind(now)
         elif not log.connected:
             # With records waiting, only an outcome ends the outage, because an open session may still refuse every record.
-            if not self.sender.waiting or session.outcome_at > now - log.outage(now):
+            if not self.sender.pending or session.outcome_at > now - log.outage(now):
                 log.on(Event.CONNECTED, now, where=self._gateway)
             else:
                 self._remind(now)
         elif now >= self._check_at:
             self._check_at = now + limits.STALL_POLL_US / US
-            if not self.sender.waiting or session.outcome_at >= self._quiet_since:
+            if not self.sender.pending or session.outcome_at >= self._quiet_since:
                 self._quiet_since = now
             elif now - self._quiet_since >= _STALLED_S:
                 log.on(Event.STALLED, now, session.trouble or "no error is known", since=self._quiet_since)
@@ -221,7 +222,8 @@ class SessionConnection:
         self._drop()
         session, endpoints = self.session, self.endpoints
         # A gateway that opened an epoch worked, so the retry delay starts again at its minimum.
-        if session.state is State.OPEN:
+        self._was_open = session.state is State.OPEN
+        if self._was_open:
             endpoints.reset_delay()
         welcomed = session.welcome if session.state in _WELCOMED else None
         self._without_quorum.discard(connection.address)
@@ -247,7 +249,8 @@ class SessionConnection:
         self._probe = None
         session.trouble = f"{address}: {result.text}"
         self._connect_at = now + endpoints.advance(result.text, result.wrong)
-        if endpoints.rounds and session.state is not State.ENDED:
+        # The end of an open session is no failed attempt, because the same gateway may be back already.
+        if endpoints.rounds and not self._was_open and session.state is not State.ENDED:
             event = Event.NONE_ANSWERS if self._without_quorum.isdisjoint(endpoints.addresses) else Event.NONE_HAS_QUORUM
             self.log.on(event, now, endpoints.summary())
         self._pin(self.sender.only_gateway, address)
