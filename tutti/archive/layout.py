@@ -211,7 +211,7 @@ def _check_format(data: bytes, where: str) -> None:
 
 
 def data_range_of(path: str) -> tuple[int, int] | None:
-    """Return the range [first, end) in the name of a Parquet file, or None if no archiver makes such a name."""
+    """Return the range [first, end) in the name of a Parquet file, or None for a name that archivers do not use."""
     found = _DATA.fullmatch(path.rpartition("/")[2])
     return (int(found[1]), int(found[2])) if found else None
 

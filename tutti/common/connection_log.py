@@ -45,7 +45,7 @@ _UNREACHABLE = (Condition.UNREACHABLE, _WARNING, "no gateway is reachable: {caus
 _NO_QUORUM = (Condition.NO_QUORUM, _WARNING, "no gateway has a quorum: {cause}")
 _STALLED = (Condition.STALLED, _WARNING, "connected to {where}, but no record has got an outcome for {seconds} s: {cause}")
 _CONNECTED = (Condition.CONNECTED, _INFO, "connected to {where}")
-_RECOVERED = (Condition.CONNECTED, _INFO, "recovered after {seconds} s: connected to {where}")
+_RECOVERED = (Condition.CONNECTED, _INFO, "recovered after {seconds} s: connected to {where}{waited}")
 #: The state machine: (condition, event) -> next condition, level and text of the line. A missing entry logs nothing.
 LINES: dict[tuple[Condition, Event], tuple[Condition, int, str]] = {
     (Condition.SEARCHING, Event.CONNECTED): _CONNECTED,
@@ -124,9 +124,9 @@ class ConnectionLog:
             self.reconnects += before not in (Condition.SEARCHING, Condition.STALLED)
             self.failovers += self._where not in ("", where)
             self._where, self.due = where, inf
-        waited = f"; {_records(self._waited)} waited" if self.connected and self._waited else ""
+        waited = f"; {_records(self._waited)} waited" if self._waited else ""
         self._waited = 0 if self.connected else self._waited
-        self._log(level, text.format(where=self._where, cause=cause, seconds=_seconds(now - self._since)) + waited)
+        self._log(level, text.format(where=self._where, cause=cause, seconds=_seconds(now - self._since), waited=waited))
 
     def remind(self, now: float, waiting: int = 0, results: str = "") -> None:
         """Log that the client is still waiting, if a reminder is due.

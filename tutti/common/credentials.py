@@ -151,8 +151,8 @@ def from_environment() -> Credentials | None:
         return Credentials.read(path, token.strip())
     if token:
         raise ConfigError(
-            f"{TOKEN_VARIABLE} is set and {FILE_VARIABLE} is not: set it to a file with the public keys of the gateways, because a "
-            "token is sent to no other peers"
+            f"{TOKEN_VARIABLE} is set and {FILE_VARIABLE} is not: set {FILE_VARIABLE} to a file with the "
+            "public keys of the gateways, because a client sends its token to no other peers"
         )
     return None
 

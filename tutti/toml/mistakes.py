@@ -1,4 +1,4 @@
-"""Mistakes in a configuration. Each becomes one sentence for the operator, with location, problem and remedy."""
+"""Mistakes in a configuration. Each mistake becomes one sentence for the operator, with location, problem and remedy."""
 
 from __future__ import annotations
 

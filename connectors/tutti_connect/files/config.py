@@ -29,7 +29,7 @@ class Source(Struct, frozen=True):
         done: target directory for `after = "move"`.
         changed: action on a file that changed after it was copied.
         poll_ms: shortest time between two scans of the directory.
-        quiet_ms: a complete file is copied once it has been unchanged for this time.
+        quiet_ms: a complete file is copied after it has been unchanged for this time.
         encoding: encoding of text files.
     """
 
@@ -106,7 +106,7 @@ def load_source_config(path: str) -> SourceConfig:
     """Load and check the configuration file of the files connector.
 
     Raises:
-        ConfigError: the file is unreadable or wrong; the message names the key, the problem and the remedy.
+        ConfigError: the file is unreadable or wrong; the message has the key, the problem and the remedy.
     """
     config = load_struct(path, SourceConfig)
     check_connector_name(path, config.name)

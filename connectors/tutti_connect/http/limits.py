@@ -10,7 +10,7 @@ HEADER_BYTES_MAX = 16 * limits.KIB  # size of a request's head
 HEAD_S = 10.0  # time for a request's head; starts with the connection or the previous answer
 BODY_S = 30.0  # time for a request's body
 SEND_S = 30.0  # a connection is closed if its peer does not read an answer for this time
-# limits for reading the rest of a rejected body: a peer that is disconnected while it sends may not receive the answer
+# time and size limits for reading the rest of a rejected body, so that a peer that still sends receives the answer
 LINGER_S, LINGER_BYTES_MAX = 2.0, 64 * limits.MIB
 STOP_S = 10  # time for requests in progress after SIGTERM
 
@@ -23,12 +23,12 @@ ARROW_BATCHES_MAX = 1024  # number of batches in one stream
 BODIES_BYTES_MAX = 128 * limits.MIB  # received bytes of all requests in progress
 LOOP_BYTES_MAX = 256 * limits.KIB  # a thread parses larger bodies, so that the event loop can answer other requests meanwhile
 PARSERS = 2  # threads that parse bodies
-POSTS_MAX = 256  # number of posts in progress; a post counts once its body is complete
+POSTS_MAX = 256  # number of posts in progress; a post counts from the end of its body
 BUFFER_BYTES = 64 * limits.MIB  # buffer of the producer for posts without a producer name
 DELIVERY_S = 10.0  # time to wait for a post's outcome
 POST_S = 25.0  # time for a post with a producer name, including the epochs that determine its outcome
 TRIES_MAX = 8  # attempts of one post, for example while other processes take over its producer
-FENCED_S_MIN, FENCED_S_MAX = 0.05, 1.0  # delay before the next attempt; doubles with each failure
+FENCED_S_MIN, FENCED_S_MAX = 0.05, 1.0  # delay between two attempts of one post; doubles with each failure
 CONNECT_S = 5.0  # time for a producer to connect
 
 # Producers by name
@@ -52,7 +52,7 @@ RECEIPT_S = 900.0  # time for which a receipt is kept after its outcome is known
 
 # Reads
 PAGE_RECORDS, PAGE_RECORDS_MAX = 1_000, 10_000
-PAGE_BYTES_MAX = 8 * limits.MIB  # size of an answer; one more record always fits
+PAGE_BYTES_MAX = 8 * limits.MIB  # size of an answer with more than one record
 PAGE_S = 5.0  # time for scanning records that do not match
 PAGE_ROWS = 1_000  # number of records scanned in one step
 READERS = 8  # threads that compute pages
@@ -66,7 +66,7 @@ READ_S = 10.0  # time for a gateway to answer
 # Health
 ARENAS_MAX = 2  # number of malloc arenas; each arena keeps freed memory, and by default there is about one for each thread
 POLL_S = 1.0  # interval between polls of the group
-POLL_WAIT_S = 3.0  # longest poll; with a spool also the longest wait at the start
+POLL_WAIT_S = 3.0  # longest poll, and with a spool also the longest wait for a gateway at the start
 CERTIFICATE_POLL_S = 10.0  # interval between checks for a renewed certificate
 
 RETRY_AFTER_S = 1  # value of the Retry-After header

@@ -44,7 +44,7 @@ def client_settings(
     """Merge the settings for Kafka's client: the user's settings replace defaults, but must not contain a fixed setting.
 
     Raises:
-        ConfigError: the user has set a fixed setting.
+        ConfigError: the user has set a setting that the connector fixes.
     """
     own = {**fixed, "bootstrap.servers": servers}
     for name in given.keys() & own.keys():
@@ -84,10 +84,10 @@ def converted_errors(admin: Any, where: str) -> Iterator[None]:
     """Convert errors of requests to Kafka in the block.
 
     Raises:
-        Unavailable: Kafka does not answer; the message names the cause.
+        Unavailable: Kafka does not answer; the message has the cause.
         ConfigError: a retry cannot help, for example because a topic does not exist.
     """
-    admin.poll(0)  # a poll writes the client's queued log lines, so that old failures do not count as the cause
+    admin.poll(0)  # writes the client's queued log lines now, so that an old failure does not count as the cause of a new one
     started = time.monotonic()
     try:
         yield

@@ -66,7 +66,7 @@ def kafka_out(path: str) -> int:
 
 @contextmanager
 def _client() -> Iterator[None]:
-    """Convert a failed import of Kafka's client to an error that names the package to install."""
+    """Within this context, convert a failed import of Kafka's client to an error with the package to install."""
     try:
         yield
     except ImportError as error:

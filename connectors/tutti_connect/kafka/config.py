@@ -62,7 +62,7 @@ def load_source_config(path: str) -> SourceConfig:
     """Load the configuration of kafka-in.
 
     Raises:
-        ConfigError: the file is unreadable or wrong; the message names the key, the problem and the remedy.
+        ConfigError: the file is unreadable or wrong; the message has the key, the problem and the remedy.
     """
     config = load_struct(path, SourceConfig)
     check_connector_name(path, config.name)
@@ -78,7 +78,7 @@ def load_source_config(path: str) -> SourceConfig:
 
 
 class Transaction(Struct, frozen=True):
-    """Table [transaction]: size of a transaction. Larger transactions raise the throughput; smaller ones lower the latency.
+    """Table [transaction]: size of a transaction. Larger transactions give more throughput, smaller transactions less latency.
 
     Attributes:
         records, bytes: size at which the connector commits a transaction.
@@ -152,7 +152,7 @@ def load_sink_config(path: str) -> SinkConfig:
     """Load the configuration of kafka-out.
 
     Raises:
-        ConfigError: the file is unreadable or wrong; the message names the key, the problem and the remedy.
+        ConfigError: the file is unreadable or wrong; the message has the key, the problem and the remedy.
     """
     config = load_struct(path, SinkConfig)
     check_connector_name(path, config.name)
@@ -175,8 +175,8 @@ def load_sink_config(path: str) -> SinkConfig:
         target = kafka.topic or kafka.names.get(topic, topic)
         if target in INTERNAL_TOPICS or target == config.position_topic:
             raise ConfigError(
-                f"{path}: topics has {topic!r}, whose records would go to Kafka's topic {target!r}, which accepts no records: "
-                f"remove it, or map it to another topic (kafka.names)"
+                f"{path}: records of topic {topic!r} (topics) would go to Kafka's topic {target!r}, which accepts no records: "
+                f"remove {topic!r}, or map it to another topic (kafka.names)"
             )
     return config
 
@@ -185,8 +185,8 @@ def _check_target(path: str, key: str, name: str) -> None:
     """Reject a topic of Kafka that the connector cannot write to.
 
     Raises:
-        ConfigError: names `path`, the problem and the remedy.
+        ConfigError: the name is invalid or reserved for Kafka; the message has `path` and the remedy.
     """
     check_topic(path, key, name)
     if name in INTERNAL_TOPICS:
-        raise ConfigError(f"{path}: {key} is {name!r}, a topic reserved for Kafka: choose another one")
+        raise ConfigError(f"{path}: {key} is {name!r}, a topic reserved for Kafka: choose another topic")

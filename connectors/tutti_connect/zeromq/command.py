@@ -60,7 +60,7 @@ def zeromq_out(path: str) -> int:
 
 @contextmanager
 def _library() -> Iterator[None]:
-    """Convert a failed import of ZeroMQ's library in the block to an error that names the package to install."""
+    """Within this context, convert a failed import of ZeroMQ's library to an error with the package to install."""
     try:
         yield
     except ImportError as error:

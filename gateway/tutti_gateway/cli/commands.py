@@ -31,7 +31,9 @@ COMMANDS = {
     "queries": CommandPath(
         "tutti_gateway.cli.group.queries:queries", "List Spark queries and named readers with position and lag."
     ),
-    "producers": CommandPath("tutti_gateway.cli.records.producers:producers", "List producers, fence one, or delete its state."),
+    "producers": CommandPath(
+        "tutti_gateway.cli.records.producers:producers", "List producers, fence one, or delete the state of producers."
+    ),
     "spool": CommandPath("tutti_gateway.cli.records.spool:spool", "Show and check the contents of a producer's spool."),
     "log": CommandPath("tutti_gateway.cli.log.log:log", "Verify, inspect, hash or repair a log, or rerun a recording."),
     "replay": CommandPath("tutti_gateway.cli.records.replay:replay", "Write a range of committed records to a file."),
@@ -44,7 +46,7 @@ COMMANDS = {
     "keys": CommandPath("tutti_gateway.cli.security.keys:keys", "Create and show the keys that gateways use for authentication."),
     "tokens": CommandPath("tutti_gateway.cli.security.tokens:tokens", "Create, list and remove the tokens of clients."),
     "config": CommandPath("tutti_gateway.cli.config:config", "Check a configuration file."),
-    "doctor": CommandPath("tutti_gateway.cli.doctor.command:doctor", "Check that Tutti can run here; name a remedy per problem."),
+    "doctor": CommandPath("tutti_gateway.cli.doctor.command:doctor", "Check that Tutti can run on this machine."),
     "bench": CommandPath("tutti_gateway.cli.bench:bench", "Run a benchmark that needs no Spark."),
     "completion": CommandPath("tutti_gateway.cli.completion:completion", "Print a script for completion in a shell."),
 }

@@ -29,9 +29,9 @@ Port = Annotated[int, Meta(ge=1, le=PORT_MAX)]
 class Ports(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Separate ports. By default, gateways connect to each other on P+1; reads use P+2, and the admin pages use P+3."""
 
-    group: Annotated[Port | None, Meta(description="between gateways (ZMTP)")] = None
-    reads: Annotated[Port | None, Meta(description="reads (Arrow Flight)")] = None
-    admin: Annotated[Port | None, Meta(description="admin pages (HTTP)")] = None
+    group: Annotated[Port | None, Meta(description="port for the other gateways (ZMTP)")] = None
+    reads: Annotated[Port | None, Meta(description="port for reads (Arrow Flight)")] = None
+    admin: Annotated[Port | None, Meta(description="port for the admin pages (HTTP)")] = None
 
 
 class Group(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -52,9 +52,10 @@ class Group(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
             "the mesh for the rest)"
         ),
     ] = "mesh"
-    preset: Annotated[Literal["local", "lan", "wan"], Meta(description="timers for one machine, one building, several cities")] = (
-        DEFAULT_PRESET
-    )
+    preset: Annotated[
+        Literal["local", "lan", "wan"],
+        Meta(description="default timers: local (one machine), lan (one building) or wan (several cities)"),
+    ] = DEFAULT_PRESET
 
 
 class Timers(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

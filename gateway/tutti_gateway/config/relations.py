@@ -32,7 +32,7 @@ class MistakeCollector(Protocol):
     """Collects the mistakes that the checks of a configuration find."""
 
     def mistake(self, path: KeyPath, what: str, do: str) -> None:
-        """Record a mistake in the value at `path`. `what` says what is wrong, and `do` says how to correct it."""
+        """Record a mistake in the value at `path`. `what` describes the mistake, and `do` says how to correct it."""
 
     def good(self, *path: str) -> bool:
         """True if no mistake was found in the value at `path` or in a table that contains it."""
@@ -47,7 +47,7 @@ class Relations:
         self._config = config
 
     def check(self) -> None:
-        """Check every rule. A rule is skipped if a value that it uses already has a mistake."""
+        """Check every rule. A rule is skipped if one of the values in the rule already has a mistake."""
         config = self._config
         self._name(("name",), "gateway", config.name)
         self._name(("group", "name"), "group", config.group.name)

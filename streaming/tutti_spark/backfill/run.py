@@ -76,7 +76,7 @@ class Plan:
     """A backfill with its resolved range, and with options that are checked as far as possible without Spark.
 
     Raises:
-        UsageError: an option does not fit; the message contains the option and the remedy.
+        UsageError: an option is wrong, or conflicts with another option; the message contains the option and the remedy.
         Unavailable: no gateway answers.
     """
 
@@ -153,7 +153,7 @@ class Plan:
             report_progress: function that gets one line of text for each step.
 
         Raises:
-            UsageError: the job or the table does not fit.
+            UsageError: the job is not usable, or its rows do not fit the table.
         """
         report = self.report
         if self.nothing_to_do():
@@ -268,7 +268,7 @@ class Plan:
         found = wait_for_log(source_of(self.options)).log
         if found != self.log:
             raise UsageError(
-                f"{self.options.origin} has log {found} now, and had log {self.log} when this run began: the log was replaced"
+                f"{self.options.origin} has log {found} now, but had log {self.log} when this run began: the log was replaced"
             )
 
 
@@ -297,7 +297,7 @@ def _check_fits(options: Backfill, kind: str, local: Path | None) -> None:
         raise UsageError("--mode merge needs Delta Lake: Parquet files cannot be changed while others read and write them")
     if options.ledger is not None:
         raise UsageError(
-            f"--ledger {options.ledger}: the ledger of a Parquet table must be in the table, which a swap replaces with it"
+            f"--ledger {options.ledger}: a Parquet table contains its ledger, because a swap replaces both together: omit --ledger"
         )
     check_parquet(local)
 
@@ -356,5 +356,5 @@ def _joined_text(offsets: Sequence[int]) -> str:
 
 
 def counted(findings: int) -> str:
-    """Return a number of findings as text, which the text of the first finding can follow."""
+    """Return the number of findings as text. In the message, the text of the first finding follows."""
     return "one finding" if findings == 1 else f"{findings} findings, the first"

@@ -303,7 +303,7 @@ def test_hosts_that_are_not_known_are_advised_of_by_name() -> None:
     [
         ("none", "group.keys", "none cannot be read (no such file or directory)"),
         ("jfk.secret", "none", "none cannot be read (no such file or directory)"),
-        ("lga.secret", "group.keys", "is the secret key of 'lga' and this gateway is 'jfk'"),
+        ("lga.secret", "group.keys", "is the secret key of 'lga', but this gateway is 'jfk'"),
         ("group.keys", "group.keys", "lists the public keys of a group and has no secret key"),
         ("jfk.secret", "jfk.secret", "has the secret key of a gateway"),
         ("group.keys", "jfk.secret", "secret_key and public_keys are swapped"),

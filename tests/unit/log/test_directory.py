@@ -168,7 +168,7 @@ def test_segments_of_another_log_are_refused(tmp_path: Path) -> None:
 def test_a_lost_log_folder_or_scalars_is_not_taken_for_a_new_gateway(tmp_path: Path) -> None:
     write_log(tmp_path, History())
     os.rename(tmp_path / "scalars", tmp_path / "away")
-    with pytest.raises(Damaged, match="scalars is missing beside an existing log"):
+    with pytest.raises(Damaged, match="scalars is missing, but the log exists"):
         opened(tmp_path)
     os.rename(tmp_path / "away", tmp_path / "scalars")
     for file in (tmp_path / "log").iterdir():

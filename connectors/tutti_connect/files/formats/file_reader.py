@@ -53,7 +53,7 @@ class FileReader:
         self._file_mark = self._copied_mark = ""
 
     def mark(self, at: int) -> str:
-        """Return the fingerprint of the content up to `at`, from the bytes that were read.
+        """Return the fingerprint of the content before position `at`, computed from the bytes that were read.
 
         For gzip and Parquet, whose positions are not byte positions, return the fingerprint that the whole file had at first.
 
@@ -230,9 +230,9 @@ def _read_some(read: Callable[[int], bytes], count: int) -> bytes:
 
 
 def _skip_to(stream: IO[bytes], at: int) -> None:
-    """Move the stream to a position. A gzip stream has to decompress everything before that position."""
+    """Move the stream to a position; for this, a gzip stream decompresses all content before the position."""
     if stream.seek(at) < at:
-        raise Unreadable(f"it ends before byte {at}, its last copied position")
+        raise Unreadable(f"it ends before byte {at}, up to which it was copied")
 
 
 @contextmanager

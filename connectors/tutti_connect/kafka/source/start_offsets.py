@@ -49,7 +49,7 @@ class Topic(NamedTuple):
         return producer_name(self.connector, self.source.topic, "start")
 
     def progress_at(self, offset: int) -> bytes:
-        """Return the progress that stands for an offset of this topic."""
+        """Return an offset of this topic, encoded as the progress of a producer."""
         return KafkaPosition(self.source.cluster, self.source.topic_id, offset).encode()
 
 

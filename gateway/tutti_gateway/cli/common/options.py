@@ -16,7 +16,7 @@ Function = TypeVar("Function", bound=Callable[..., object])
 
 
 def url_option(function: Function) -> Function:
-    """Add the option `--url` to a command. Its default is $TUTTI_URL, or the `--url` of the command group."""
+    """Add the option `--url` to a command. The default of the option is $TUTTI_URL, or the `--url` of the command group."""
     return _url(callback=lambda context, _option, url: require_url(context, url))(function)
 
 
@@ -64,7 +64,7 @@ class _BoundType(click.ParamType[Bound]):
 
     def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> Bound:
         if not isinstance(value, str):
-            return value  # type: ignore[return-value]  # a default value is a Bound already
+            return value  # type: ignore[return-value]  # the value is the default, which is already a Bound
         try:
             return parse_bound(value)
         except UsageError as error:

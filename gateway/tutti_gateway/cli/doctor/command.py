@@ -26,9 +26,10 @@ from tutti_gateway.cli.doctor.machine import Finding
 )
 @json_option
 def doctor(spark: bool, master: str | None, port: int, data: Path, as_json: bool) -> int:
-    """Check that Tutti can run here; name a remedy per problem.
+    """Check that Tutti can run on this machine.
 
-    The checks cover Python, packages, ports, limits, the disk, Java and Spark. The exit code is 1 if a check fails.
+    The checks cover Python, packages, ports, limits, the disk, Java and Spark. For each failed check, the command prints a remedy.
+    The exit code is 1 if a check fails.
     """
     if master is not None and not spark:
         raise UsageError("--master needs --spark: give both")

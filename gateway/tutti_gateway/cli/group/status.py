@@ -36,12 +36,14 @@ def status(url: str, watched: bool, interval_s: float, as_json: bool) -> None:
 
     The command shows the status of the first gateway in URL that answers: its name, process id, group, log, state (primary,
     minority, joining, leaving or halted), view, frontier, start and lag, and the Spark queries that report to this gateway.
-    (`tutti queries` asks all gateways.) With --watch, the command shows a table of all gateways of the group. The column frontier
-    is the next offset, lag is the number of decided positions that the gateway lacks, heard is the time since the last answer of a
-    gateway that does not answer now, and reason names the problem.
+    (`tutti queries` asks all gateways.)
 
-    If standard output is not a terminal, the status is one line of JSON even without --json; --watch then writes one line for each
-    change of a gateway, with tabs between the fields.
+    With --watch, the command shows a table of all gateways of the group. In this table, frontier is the next offset, and lag is the
+    number of decided positions that the gateway lacks. For a gateway that does not answer now, heard is the time since its last
+    answer. The column reason describes the problem, if there is one.
+
+    If standard output is not a terminal, the status is one line of JSON even without --json. With --watch, the command then writes
+    one line for each change of a gateway, with tabs between the fields.
     """
     if watched:
         from tutti_gateway.cli.group.watch import watch
@@ -60,7 +62,7 @@ def status(url: str, watched: bool, interval_s: float, as_json: bool) -> None:
 
 
 def _queries(url: str) -> list[dict[str, object]] | None:
-    """Return the Spark queries that report to the gateway at `url`, or None if its reads port does not answer."""
+    """Return the Spark queries that report to the gateway at `url`, or None if the gateway's reads port does not answer."""
     from tutti_gateway.cli.group.queries import queries_at
 
     try:

@@ -291,7 +291,7 @@ def _print_verified(report: Verified, lanes: Sequence[LaneVerified] = ()) -> Non
 
 
 def _log_named(log: str, lane: str) -> str:
-    """Return text that names a log, or names a lane and the ordered log of its group."""
+    """Return a text with the uuid of a log, or with the name of a lane and the uuid of the group's ordered log."""
     named = f"log {log or 'not started'}"
     return f"lane {lane} of {named}" if lane else named
 

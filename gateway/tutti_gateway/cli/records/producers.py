@@ -13,9 +13,9 @@ from tutti.reading.range_bounds import time_text
 from tutti_gateway.cli.common.options import group_url_option, json_option, require_url, url_option
 from tutti_gateway.cli.common.output import note, print_json, print_table
 
-ANSWER_S_MAX = 4.0  # time limit for confirming the frontier, enough to try two gateways
+ANSWER_S_MAX = 4.0  # time limit for confirming the frontier, which is enough to try two gateways
 
-#: Column names of the table, and the JSON field that each column shows.
+#: Maps each column of the table to the JSON field that the column shows.
 _COLUMNS = {
     "name": "name",
     "epoch": "epoch",
@@ -31,7 +31,7 @@ _COLUMNS = {
 @json_option
 @click.pass_context
 def producers(context: click.Context, url: str | None, as_json: bool) -> None:
-    """List producers, fence one, or delete its state.
+    """List producers, fence one, or delete the state of producers.
 
     Without a subcommand, list them.
     """
@@ -80,7 +80,7 @@ def list_producers(url: str, as_json: bool) -> None:
 
 
 def _confirmed(url: str) -> tuple[tuple[Address, ...], str]:
-    """Return the gateways to ask, in order, and a warning, which is "" if the first gateway has confirmed its frontier."""
+    """Return the gateways to ask, in order, and a warning, or "" as the warning if the first gateway has confirmed its frontier."""
     from tutti.sources.flight import FlightSource
 
     with FlightSource(url, timeout=ANSWER_S_MAX) as reads:

@@ -74,7 +74,7 @@ def _signature(function: Any) -> str:
 
 
 def _unquoted(found: re.Match[str]) -> str:
-    """Return the matched text: an annotation without its quotes, a string default unchanged."""
+    """Return the matched text, without its quotes if it is an annotation, or unchanged if it is the default of an argument."""
     before = found.string[: found.start()]
     return (found[1] or found[2]) if before.endswith(": ") else found[0]
 

@@ -47,12 +47,12 @@ _CLI_INTRODUCTION = """\
 - Some commands print a table: `members`, `topics`, `producers`, `keys show`, `log inspect`, `trace` and `status --watch`. If
   standard output is not a terminal, a table becomes lines with tabs between the fields. The first line has the column names (in
   `trace`, the second line), and a hyphen marks an empty field. The other commands print sentences, or only the result (`offsets`,
-  `log digest`). With `--json`, a command prints one line of JSON instead. `log inspect` prints one line of JSON for each frame,
-  `trace` for each step, and `status --watch` for each change.
+  `log digest`). With `--json`, a command prints one line of JSON instead. With `--json`, `log inspect` prints one line
+  for each frame, `trace` one line for each step, and `status --watch` one line for each change.
 - Some commands print JSON by default: `status` if standard output is not a terminal, `tail` (see `--format`), and `serve` and
   `dev`, which print one line when they are ready.
 - Arguments, including file names, must be UTF-8 text. A file of configuration, keys, tokens or certificates may have at most
-  1 MiB. Such a file may be a pipe (`<(...)` of a shell) that delivers its data within 10 s, except a certificate and its key.
+  1 MiB. A file of configuration, keys or tokens may also be a pipe (`<(...)` of a shell) that delivers its data within 10 s.
 - Exit codes: 0: success; 1: failed; 2: wrong use; 3: unavailable; 4: corruption found. An error is one line, `error: ...`, on
   standard error. After Ctrl-C, the exit code is 130. Commands that run until they are stopped end with 0, such as `serve`, `dev`
   and `tail --follow`; only `status --watch` ends with 130.

@@ -49,7 +49,7 @@ class Replies:
         """Begin without replies.
 
         Args:
-            sessions, clients, counters: objects of the driver.
+            sessions, clients, counters: objects that the driver shares with its parts.
             lookups, lane_lookups: find the offsets of duplicates, in the ordered log and in this gateway's lane.
             on_disconnect: called for a session whose connection is closed.
         """

@@ -259,7 +259,7 @@ def test_an_unknown_name_is_answered_with_the_known_ones(tutti: Callable[..., Sa
     group = Group(*THREE)
     with FakeGateway(rule=group) as gateway:
         done = tutti(gateway.url, *command, "jkf")
-    assert done == Said(2, "", "error: no gateway of the group is named 'jkf': there are jfk, lga, ewr\n")
+    assert done == Said(2, "", "error: the group has no gateway 'jkf': choose one of jfk, lga, ewr\n")
     assert group.asked == []
 
 
