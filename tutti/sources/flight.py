@@ -56,7 +56,7 @@ class FlightSource:
         log: uuid of the only accepted log; "" accepts the first log found.
         lane: name of a lane of unordered records (NUMBER-INCARNATIONHEX), whose own offsets then apply; "" reads the ordered log.
         credentials: credentials for the gateways. The default comes from the environment.
-        subject: begins each log line about the connection; empty logs none.
+        subject: begins each log line about the connection. Empty logs no such line, because the caller reports the error.
 
     Attributes:
         seen: highest frontier that an answer has contained; no later answer has a lower one.
@@ -81,7 +81,7 @@ class FlightSource:
         log: str = "",
         lane: str = "",
         credentials: Credentials | None = None,
-        subject: str = "reader",
+        subject: str = "",
     ) -> None:
         """Prepare, without a connection."""
         self.subject = subject
@@ -187,14 +187,15 @@ class FlightSource:
         `offset` is the highest known frontier.
         """
         changed, self._no_quorum = found is self._no_quorum, not found
-        if not (changed and self.subject):
+        if not changed:
             return
+        subject = f"{self.subject}: " if self.subject else ""
         if found:
-            LOG.info("%s: gateway at %s confirms its frontier with a majority again", self.subject, self._route.current)
+            LOG.info("%sgateway at %s confirms its frontier with a majority again", subject, self._route.current)
         else:
             LOG.warning(
-                "%s: no gateway can confirm its frontier with a majority: reading to offset %d, other gateways may have more (%s)",
-                self.subject, offset, self._route.summary(),
+                "%sno gateway can confirm its frontier with a majority: reading to offset %d, other gateways may have more (%s)",
+                subject, offset, self._route.summary(),
             )  # fmt: skip
 
     def _request_frontier(self, beyond: int | None, wait: float, patience: float | None) -> Frontier:
