@@ -23,7 +23,7 @@ from tutti.batching.options import check_bytes, checked_options
 from tutti.batching.receipt import Header, OnDelivery, Receipt, Resume, Spooled, reject_in_callback
 from tutti.common.credentials import Credentials, given
 from tutti.common.deadlines import check_seconds, check_wait
-from tutti.common.gateway_url import parse_url
+from tutti.common.gateway_url import SCHEME, parse_url
 from tutti.common.reentrancy import is_from_call
 from tutti.common.stats import ProducerStats
 from tutti.data.names import check_name, nameless_name
@@ -115,6 +115,7 @@ class Producer:
         if not hasattr(os, "eventfd"):
             raise UsageError(f"a Producer runs on Linux and this is {sys.platform}: run it on a Linux machine or in a container")
         addresses = parse_url(url)
+        self._url = SCHEME + ",".join(map(str, addresses))
         known = given(credentials)
         instance = secrets.token_bytes(16)
         name = check_name("producer", producer) if producer is not None else nameless_name(instance)
@@ -396,13 +397,14 @@ class Producer:
         return self._opened_io.undelivered()
 
     def __repr__(self) -> str:
-        """Return a one-line description: name, state, gateway, epoch, and the number of records without an outcome."""
+        """Return a one-line description: name, url, state, gateway, epoch, and the number of records without an outcome."""
         io = getattr(self, "_io", None)  # missing if the constructor failed early
         if io is None:
             return "<Producer never opened>"
         found = io.stats()
         state = "closed" if self._closed else f"connected to {found.gateway}" if found.connected else "connecting"
-        return f"<{type(self).__name__} {self.name!r} {state}, epoch {found.epoch}, {found.records_buffered} records undelivered>"
+        counts = f"epoch {found.epoch}, {found.records_buffered} records undelivered"
+        return f"<{type(self).__name__} {self.name!r} of {self._url}, {state}, {counts}>"
 
     def __bool__(self) -> bool:
         """Return True, because `__len__` alone would make an idle producer false."""

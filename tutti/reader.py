@@ -15,7 +15,7 @@ import pyarrow as pa
 from tutti import limits
 from tutti.common.credentials import Credentials, given
 from tutti.common.deadlines import Deadline, check_seconds, check_wait
-from tutti.common.gateway_url import parse_url
+from tutti.common.gateway_url import SCHEME, parse_url
 from tutti.common.stats import ReaderStats
 from tutti.data.frames.columns import check_columns
 from tutti.data.names import check_name
@@ -117,9 +117,11 @@ class Reader:
         self._gateways: FlightSource | None = None
         if url is not None:
             subject = f"reader {self._name!r}" if self._name is not None else "reader"
-            self._gateways = FlightSource(
-                parse_url(url), connect_timeout, patience, credentials=given(credentials), subject=subject
-            )
+            addresses = parse_url(url)
+            self._gateways = FlightSource(addresses, connect_timeout, patience, credentials=given(credentials), subject=subject)
+            self._origin = SCHEME + ",".join(map(str, addresses))
+        else:
+            self._origin = f"{path if path is not None else archive}"
         self._source: Source = source_of(self._gateways, path, archive)
         # Only the first save of a reader with a `start` may lower the committed offset.
         self._rewind = start is not None
@@ -320,12 +322,12 @@ class Reader:
         self.close()
 
     def __repr__(self) -> str:
-        """Return a one-line description: name, state, gateway, position and end."""
+        """Return a one-line description: name, origin of the records, state, gateway, position and end."""
         found = self.stats()
         state = "closed" if self._closed else f"connected to {found.gateway}" if found.connected else "without a gateway"
         name = f" {found.name!r}" if found.name else ""
         place = f"position {found.position}, end {self.end}" if found.position is not None else f"of lanes, lag {found.lag}"
-        return f"<Reader{name} {state}, {place}>"
+        return f"<Reader{name} of {self._origin}, {state}, {place}>"
 
     def _check_open(self) -> None:
         if self._closed:
@@ -356,7 +358,7 @@ class Reader:
             if found is not None:
                 self._lane = self._cursor.lane
                 self._records_read += found.batch.num_rows
-                self._bytes_read += found.batch.nbytes
+                self._bytes_read += found.batch.get_total_buffer_size()  # `nbytes` takes thirty times as long
                 return found
             if not (opened or self._deadline.left()):
                 return None

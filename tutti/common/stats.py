@@ -66,7 +66,7 @@ class ReaderStats:
     reconnects: int = _counter("", "Connections that ended an outage.")
     failovers: int = _counter("", "Reconnects to another gateway than before.")
     records_read: int = _counter("records", "Records in the batches that the reader has fetched.")
-    bytes_read: int = _counter("bytes", "Size of these batches in Arrow's memory format.")
+    bytes_read: int = _counter("bytes", "Size of the Arrow buffers of these batches.")
     position: int | None = _gauge("", "Next offset to read. None for a reader of all lanes.")
     lag: int | None = _gauge(
         "records",

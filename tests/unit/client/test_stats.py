@@ -145,7 +145,7 @@ def test_a_reader_counts_what_it_reads() -> None:
         assert batch is not None
         found = r.stats()
         assert (found.name, found.gateway, found.connected) == ("loader", f"127.0.0.1:{gateway.gateway.port}", True)
-        assert (found.records_read, found.bytes_read) == (batch.num_rows, batch.nbytes)
+        assert (found.records_read, found.bytes_read) == (batch.num_rows, batch.get_total_buffer_size())
         assert (found.position, found.lag) == (r.position, 8 - r.position)
     assert r.closed
     assert r.stats().records_read == batch.num_rows
@@ -177,9 +177,9 @@ def test_what_a_producer_is_called() -> None:
             receipt = p.send("t", b"PAYLOAD", key=b"PAYLOAD")
             receipt.result(10)
             until(lambda: p.stats().connected)
-            assert repr(p) == f"<Producer 'p' connected to 127.0.0.1:{gateway.port}, epoch 1, 0 records undelivered>"
+            assert repr(p) == f"<Producer 'p' of {gateway.url}, connected to {gateway.url[8:]}, epoch 1, 0 records undelivered>"
             assert repr(receipt) == "<Receipt topic=t offset=0 count=1>"
-        assert repr(p) == "<Producer 'p' closed, epoch 1, 0 records undelivered>"
+        assert repr(p) == f"<Producer 'p' of {gateway.url}, closed, epoch 1, 0 records undelivered>"
     with pytest.raises(UsageError):
         Producer("tutti://127.0.0.1:1", on_full="never")  # type: ignore[arg-type]  # the test is about this error
     assert repr(Producer.__new__(Producer)) == "<Producer never opened>"
@@ -188,6 +188,5 @@ def test_what_a_producer_is_called() -> None:
 def test_what_a_reader_is_called() -> None:
     with ReadableGateway(8) as gateway:
         with Reader(gateway.url, name="loader", start=3) as r:
-            address = f"127.0.0.1:{gateway.gateway.port}"
-            assert repr(r) == f"<Reader 'loader' connected to {address}, position 3, end 8>"
-        assert repr(r) == "<Reader 'loader' closed, position 3, end 8>"
+            assert repr(r) == f"<Reader 'loader' of {gateway.url}, connected to {gateway.url[8:]}, position 3, end 8>"
+        assert repr(r) == f"<Reader 'loader' of {gateway.url}, closed, position 3, end 8>"
