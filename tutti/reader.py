@@ -171,8 +171,8 @@ class Reader:
             if saved is not None and saved < frontier.start:
                 raise OffsetOutOfRange(
                     f"reader {self._name!r} has committed offset {saved}, and the log begins at {frontier.start}: retention "
-                    f"removed records {saved} to {frontier.start - 1} unread. Give archive= if archived, or start='earliest' to "
-                    "skip them"
+                    f"removed records {saved} to {frontier.start - 1} unread. Set archive= if an archive has these records, or "
+                    "start='earliest' to skip them"
                 )
             if saved is not None:
                 return saved

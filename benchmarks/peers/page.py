@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -57,14 +58,18 @@ def page(kept: dict[str, Any]) -> str:
             tutti=kept["versions"]["tutti-ingest"],
             promise=systems.get(OURS, "synced on all three"),
         ),
-        "| system | meaning of a receipt |\n|---|---|\n"
-        + "\n".join(f"| {name} | {promise} |" for name, promise in systems.items()),
+        receipts(systems),
         "## Targets\n\n```text\n" + lines(verdicts(found)) + "\n```",
     ]
     parts += [measured(name, of) for name, of in found.items() if of and name not in machine.MEASURES]
     if limits := the_machine(found):
         parts.append(f"## The machine\n\n{limits}")
     return "\n\n".join(parts) + "\n"
+
+
+def receipts(systems: Mapping[str, str]) -> str:
+    """Return a table of the meaning of a receipt in each system."""
+    return table(["system", "meaning of a receipt"], [[name, promise] for name, promise in systems.items()])
 
 
 def the_machine(found: Found) -> str:

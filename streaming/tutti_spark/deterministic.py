@@ -327,7 +327,10 @@ class _PlanCheck:
 
 
 def _aggregate_reason(function: Any, above: str, node: Any, grouped: list[int]) -> _Reason | None:
-    """Return why an aggregate depends on the order of its rows, or None. `above` is the class of the enclosing expression."""
+    """Return why an aggregate depends on the order of its rows, or None.
+
+    `above` is the class name of the expression that uses the aggregate's result, such as "SortArray"; "" at the top.
+    """
     name = class_name(function)
     reason = _AGGREGATES.get(name)
     if reason is None or (reason is _ADDITION and not _adds_floats(name, function)):

@@ -84,7 +84,7 @@ class Archive:
                     break
             # Do not write a new marker beside existing ranges, because these may belong to a different log.
             if self.store.names(RANGES):
-                raise Damaged(f"{where}/{MARKER} is missing beside existing ranges; {RESTORE_MARKER_HINT}")
+                raise Damaged(f"the archive {where} has ranges of records, but its file {MARKER} is missing; {RESTORE_MARKER_HINT}")
             # The next iteration reads the marker, which another archiver may have created first, for another log.
             self.store.create(MARKER, encode_marker(Marker(log=log)))
         raise WrongDirectory(f"{where} is not an archive: it has no {MARKER}; `tutti archive run` creates one")

@@ -11,6 +11,7 @@ from tutti import limits
 from tutti.data.names import check_name
 from tutti.errors import ConfigError, UsageError
 from tutti.toml.loader import load_struct
+from tutti.toml.units import Size
 
 _URL = re.compile(r"tutti://\S+")
 
@@ -24,7 +25,7 @@ class Ranges(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """
 
     ticks: Annotated[int, Meta(ge=1, le=limits.ARCHIVE_TICKS_MAX)] = limits.ARCHIVE_RANGE_TICKS
-    bytes: Annotated[int, Meta(ge=limits.ARCHIVE_RANGE_BYTES_MIN, le=limits.ARCHIVE_RANGE_BYTES_MAX)] = limits.ARCHIVE_RANGE_BYTES
+    bytes: Annotated[Size, Meta(ge=limits.ARCHIVE_RANGE_BYTES_MIN, le=limits.ARCHIVE_RANGE_BYTES_MAX)] = limits.ARCHIVE_RANGE_BYTES
 
 
 class Archiving(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

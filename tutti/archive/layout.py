@@ -217,4 +217,4 @@ def data_range_of(path: str) -> tuple[int, int] | None:
 
 
 RESTORE_HINT = "restore it from a copy, or, if the log still has the range, remove its manifest: the archiver archives it again"
-RESTORE_MARKER_HINT = "restore it from a copy: it holds the format and the uuid of the log, as each manifest does"
+RESTORE_MARKER_HINT = f"restore {MARKER} from a copy: it has the format and the uuid of the log, which each manifest also has"

@@ -154,7 +154,7 @@ class LogState(msgspec.Struct, kw_only=True):
         """
         if frame.position != self.position + 1:
             # Without this error, a frame that is applied twice or out of order would corrupt the state silently.
-            raise InvariantViolated(f"position {frame.position} was applied directly after position {self.position}")
+            raise InvariantViolated(f"frame {frame.position} was applied, but position {self.position + 1} comes next")
         offset = self.next_offset
         if frame.kind == _BATCH:
             if not aborted:

@@ -6,5 +6,6 @@ READ_INDEX = b"readidx:"  # prefix of a request with a token; the answer is the 
 CONFIRMED, UNCONFIRMED = b"\1", b"\0"
 DAMAGED = b"damaged:"  # prefix of a message with the position of a corrupt frame (u64, little-endian)
 LANE_DAMAGED = b"lanebad:"  # prefix of a message with the first 8 bytes of the incarnation of a corrupt lane
-REFUSED = b"refused:"  # prefix of a message with the number of calls rejected after the last such message (u64), and a reason
+# prefix of a message with a number (u64, little-endian) and a reason: so many calls were rejected for it since the last message
+REFUSED = b"refused:"
 WORD_BYTES_MAX = 64

@@ -34,7 +34,7 @@ _CHECK_S = 0.25  # interval at which a waiting request checks whether its caller
 #: Codes of refusals after which another gateway may accept the request.
 _ELSEWHERE = frozenset({"not_primary", "leaving", "halted", "behind"})
 
-Answer = TypeVar("Answer", client_protocol.Welcome, client_protocol.Done, client_protocol.StatusAnswer)
+Answer = TypeVar("Answer", client_protocol.Welcome, client_protocol.Done, client_protocol.StatusAnswer, client_protocol.TopicOpened)
 
 
 class RequestClient:
@@ -359,6 +359,11 @@ class AdminClient(RequestClient):
         """End the current epoch of a producer, which fences its running instance."""
         check_producer(name)
         self.request(client_protocol.Done, lambda request: client_protocol.Fence(request, name))
+
+    def open_topic(self, name: str) -> int:
+        """Return the number of a topic. If the log lacks the topic, register it, as a producer does before its first record."""
+        check_name("topic", name)
+        return self.request(client_protocol.TopicOpened, lambda request: client_protocol.OpenTopic(request, name)).topic
 
     def change_roster(self, change: str, name: str, address: str = "", incarnation: bytes = b"") -> None:
         """Change the roster through the log: "add" (at `address`, HOST:P), "remove", or "replace" (by the disk `incarnation`).

@@ -300,7 +300,8 @@ def read_tokens(path: str | Path) -> dict[str, Access]:
     table = tree.get("tokens")  # an empty file is rejected, because another process may still be writing it
     if set(tree) - {"tokens"} or not isinstance(table, dict):
         raise ConfigError(
-            f"{path} lists no tokens: write [tokens.NAME] tables and nothing else, or [tokens] alone for none; {_MADE_BY}"
+            f"{path} is not a tokens file: it must contain one table [tokens.NAME] for each token and nothing else, or only the "
+            f"line [tokens] if there is no token; {_MADE_BY}"
         )
     if len(table) > limits.TOKENS_MAX:
         raise ConfigError(f"{path} lists {len(table)} tokens, above the limit of {limits.TOKENS_MAX}: remove old ones")

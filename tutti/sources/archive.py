@@ -97,7 +97,7 @@ class ArchiveSource:
         return end
 
     def tick_end(self, start: int, limit: int, end: int, every: int) -> int:
-        """Find a tick as `Source.tick_end` does, in the archive, which has no tick after its last record."""
+        """Find a tick in the archive, with the rules of `Source.tick_end`. The archive has no tick after its last record."""
         # First search backwards for the last tick in (start, limit], then forwards for the first tick in (limit, end].
         for low, high, backwards in ((start, limit, True), (max(start, limit), end, False)):
             spans = [span for _, _, span in self.archive.covering(low, min(high + 1, self.archive.end))] if high > low else []

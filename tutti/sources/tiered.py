@@ -128,7 +128,7 @@ class TieredSource:
         return self.log.offset_for_time(time)
 
     def tick_end(self, start: int, limit: int, end: int, every: int) -> int:
-        """Find a tick as `Source.tick_end` does, in archive and log."""
+        """Find a tick in the archive and the log, with the rules of `Source.tick_end`."""
         return self._with_retries(lambda: self._tick_end(start, limit, end, every))
 
     def _tick_end(self, start: int, limit: int, end: int, every: int) -> int:

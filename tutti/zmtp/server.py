@@ -256,7 +256,7 @@ class Server:
         """True if a message of this size may be buffered.
 
         Raises:
-            FormatError: incomplete messages exceed their limit, and this connection has the largest.
+            FormatError: the incomplete messages of all connections exceed their memory limit, and this message is the largest.
         """
         return (self._is_known is None or self._is_known(connection.routing)) and self._reserve_assembly(connection, size)
 
@@ -272,8 +272,8 @@ class Server:
         while sum(assembly.values()) > self._limits.assembly_bytes_max:
             largest = max(assembly, key=lambda one: assembly[one])
             self._warn(
-                f"incomplete messages on the {self._limits.name} exceed {self._limits.assembly_bytes_max} bytes: the connection "
-                "with the most of them is closed"
+                f"incomplete messages on the {self._limits.name} exceed {self._limits.assembly_bytes_max} bytes of memory: the "
+                "gateway closes the connection with the largest incomplete message"
             )
             if largest is connection:
                 raise FormatError(f"a message of {size} bytes exceeds the memory for incomplete messages")

@@ -8,6 +8,7 @@ from msgspec import Meta, Struct, field
 
 from tutti.errors import ConfigError
 from tutti.toml.loader import load_struct
+from tutti.toml.units import Milliseconds
 from tutti_connect.config import check_connector_name, check_gateways, check_topic, example
 from tutti_connect.files import limits
 
@@ -41,8 +42,8 @@ class Source(Struct, frozen=True):
     after: Literal["keep", "move", "delete"] = "keep"
     done: str = ""
     changed: Literal["tell", "take"] = "tell"
-    poll_ms: Annotated[int, Meta(ge=10, le=3_600_000)] = 1000
-    quiet_ms: Annotated[int, Meta(ge=0, le=3_600_000)] = 1000
+    poll_ms: Annotated[Milliseconds, Meta(ge=10, le=3_600_000)] = 1000
+    quiet_ms: Annotated[Milliseconds, Meta(ge=0, le=3_600_000)] = 1000
     encoding: Literal["utf-8", "latin-1", "cp1252"] = "utf-8"
 
 

@@ -9,6 +9,7 @@ from msgspec import Meta, Struct, field
 from tutti.data.names import is_name
 from tutti.errors import ConfigError
 from tutti.toml.loader import load_struct
+from tutti.toml.units import Milliseconds, Size
 from tutti_connect.config import check_connector_name, check_gateways, check_topic, example
 from tutti_connect.kafka import limits
 
@@ -86,8 +87,8 @@ class Transaction(Struct, frozen=True):
     """
 
     records: Annotated[int, Meta(ge=1, le=limits.TRANSACTION_RECORDS_MAX)] = limits.TRANSACTION_RECORDS
-    bytes: Annotated[int, Meta(ge=1, le=limits.TRANSACTION_BYTES_MAX)] = limits.TRANSACTION_BYTES
-    wait_ms: Annotated[int, Meta(ge=0, le=limits.TRANSACTION_MS_MAX)] = limits.TRANSACTION_MS
+    bytes: Annotated[Size, Meta(ge=1, le=limits.TRANSACTION_BYTES_MAX)] = limits.TRANSACTION_BYTES
+    wait_ms: Annotated[Milliseconds, Meta(ge=0, le=limits.TRANSACTION_MS_MAX)] = limits.TRANSACTION_MS
 
 
 class Target(Struct, frozen=True):

@@ -166,7 +166,7 @@ class LogWriter:
         self._preallocator.log_written()
         try:
             if not self._segments:
-                # The uuid of a lane is its incarnation; the first frame of the ordered log contains that log's uuid.
+                # A lane uses its incarnation as its uuid; the uuid of the ordered log is in the log's first frame.
                 self._log = self._options.lane or log_uuid_of(left[0])
                 self._begin_segment(left[0])
             if self._corrupt_tail:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from tutti.common.gateway_url import DEFAULT_URL
 from tutti.errors import TuttiError, UsageError
 from tutti_spark.backfill.ranges import parse_position
 
@@ -23,7 +24,12 @@ _TRACEBACK = "Traceback (most recent call last):"
 
 
 @click.command()
-@click.option("--url", envvar="TUTTI_URL", metavar="URL", help="Read from these gateways. [$TUTTI_URL]")
+@click.option(
+    "--url",
+    envvar="TUTTI_URL",
+    metavar="URL",
+    help=f"Read from these gateways. [$TUTTI_URL; without it, --path and --archive: {DEFAULT_URL}]",
+)
 @click.option("--path", metavar="DIR[,DIR]", help="Read data directories instead; gateways may be down.")
 @click.option("--archive", metavar="ARCHIVE", help="Archive of the log, a directory or a URL: for removed records, or alone.")
 @click.option("--topic", "topics", multiple=True, metavar="NAME", help="Only these topics (may be given several times).")
@@ -106,7 +112,7 @@ def backfill(
     settings: tuple[str, ...],
     as_json: bool,
 ) -> None:
-    """Copy a range of the log into a table, each record exactly once.
+    """Copy a range of the log into a table, each record once.
 
     The command adds the parts of the range that the table lacks, in atomic transactions. You can run the command twice, kill
     it at any time, run it twice at once, or run it in parallel to the streaming query that fills the table. After a kill, run the
@@ -124,8 +130,10 @@ def backfill(
     """
     if path is not None and context.get_parameter_source("url") is click.core.ParameterSource.COMMANDLINE:
         raise UsageError("--url and --path exclude each other: give one of them")
+    if path is None and url is None and archive is None:
+        url = context.meta[DEFAULT_URL] = DEFAULT_URL  # the key adds to an error that the address is the default
     if path is None and not url and archive is None:
-        raise UsageError("no origin given: give --url tutti://HOST:PORT (or set TUTTI_URL), --path DIR or --archive DIR")
+        raise UsageError("no origin given: give --url tutti://HOST:PORT, --path DIR or --archive DIR")
     from tutti_spark.backfill.spark_session import check_spark
 
     check_spark()

@@ -323,8 +323,8 @@ def _end_before_live(live: Live, options: Backfill, end: int) -> int:
     if options.end == "latest" and live.finished < begun:
         raise UsageError(
             f"--live {options.live}: the streams of its query began at offsets {_joined_text(live.begins)}, and all of them have "
-            f"finished up to {live.finished} only: records from there to {begun - 1} would be missing. Try again when the query "
-            f"has finished {begun}, or name an --end"
+            f"finished up to {live.finished} only. Records {live.finished} to {begun - 1} would be missing from the table: try "
+            f"again when all streams have finished up to {begun}, or set --end"
         )
     return end if options.end != "latest" else min(end, live.finished)
 
@@ -332,16 +332,16 @@ def _end_before_live(live: Live, options: Backfill, end: int) -> int:
 def _end_before_begin(live: Live, options: Backfill, end: int) -> int:
     if not live.complete:
         raise UsageError(
-            f"--live {options.live} no longer contains the start of its query: give it with --end and omit --live, or use --mode "
-            "merge"
+            f"--live {options.live} no longer contains the start of its query: omit --live and set --end to the offset at which "
+            "the query began, or use --mode merge"
         )
     first = live.begins[0]
     if options.end == "latest" and len(live.begins) > 1:
         raise UsageError(
-            f"--live {options.live}: the streams of its query began at offsets {_joined_text(live.begins)}, and an append ends at "
-            f"one offset for all topics: records from {first} on would be missing for the streams that began later. Use --mode "
-            "merge, which adds each offset that the table lacks (the rows need the column `offset`). Without that column, start "
-            "the query with a new checkpoint, and give all its streams one startingOffset, or the same lockstep"
+            f"--mode append with --live {options.live}: no end of the range fits all streams of that query, because they began at "
+            f"different offsets ({_joined_text(live.begins)}). Records from {first} on would be missing for the streams that began "
+            "later. If the rows have the column `offset`, use --mode merge, which adds each offset that the table lacks. Otherwise "
+            "start the query with a new checkpoint, and give all its streams the same startingOffset or the same lockstep"
         )
     if options.end != "latest" and end > first:
         raise UsageError(

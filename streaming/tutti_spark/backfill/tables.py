@@ -201,7 +201,8 @@ class ParquetTable:
             schema = rows.schema.simpleString()
             if state.schema not in ("", schema):
                 raise UsageError(
-                    f"another run began this table with {state.schema}, and the result has {schema}: use another table"
+                    f"the rows of this run have the schema {schema}, but an earlier run began the table {self._path} with the "
+                    f"schema {state.schema}: use another table"
                 )
             finish_claim(state, claim, self._ledger.run, schema)
             staged.rename(self._path / directory_name(claim.start, claim.end))

@@ -118,7 +118,7 @@ def test_a_file_that_is_written_in_place_disconnects_no_client(path: Path) -> No
     path.write_text("")
     look_twice(tokens, clock)
     assert tokens.authenticate(two) == access
-    assert "lists no tokens" in tokens.trouble
+    assert "is not a tokens file" in tokens.trouble
     path.write_text(whole)
     look_twice(tokens, clock)
     assert (tokens.authenticate(two), tokens.trouble) == (access, "")
@@ -188,10 +188,10 @@ GOOD = f"sha256 = '{'0' * 64}'\n"
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("x = 1\n", "lists no tokens"),
-        ("", "lists no tokens"),
-        ("# Tokens of clients\n", "lists no tokens"),
-        ("tokens = 3\n", "lists no tokens"),
+        ("x = 1\n", "is not a tokens file"),
+        ("", "is not a tokens file"),
+        ("# Tokens of clients\n", "is not a tokens file"),
+        ("tokens = 3\n", "is not a tokens file"),
         ("[tokens]\na = 3\n", "tokens.a is not a table"),
         ("[tokens.'a b']\n" + GOOD, "contains ' '"),
         ("[tokens.a]\n", "tokens.a.sha256 is not a SHA-256"),

@@ -51,8 +51,8 @@ def check_columns(columns: Sequence[str] | None) -> tuple[str, ...]:
     for name in chosen:
         if name not in COLUMNS:
             near = get_close_matches(str(name), COLUMNS, 1)
-            hint = f"; did you mean {near[0]!r}" if near else ""
-            raise UsageError(f"column {name!r} is not known{hint}. Columns are {', '.join(COLUMNS)}")
+            hint = f"did you mean {near[0]!r}? The" if near else "the"
+            raise UsageError(f"column {name!r} is not known: {hint} columns are {', '.join(COLUMNS)}")
     if len(set(chosen)) != len(chosen):
         raise UsageError(f"a column appears twice in {', '.join(chosen)}: give each column only once")
     return chosen

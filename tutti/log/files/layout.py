@@ -162,5 +162,8 @@ def read_header(directory: str, first: int) -> SegmentHeader:
     header = SegmentHeader.from_bytes(read_file(path, PAGE), path)
     # A valid header with another position means that the file was renamed or restored under a wrong name.
     if header.first != first:
-        raise Damaged(f"the header of segment {path} has position {header.first}: restore the file's name (byte 24)")
+        raise Damaged(
+            f"segment {path} has the wrong name: its header (byte 24) gives {header.first} as the first position. Give the file "
+            "its original name, or restore the right file from a copy"
+        )
     return header

@@ -7,8 +7,8 @@ import mmap
 
 from tutti.runtime.reserved_fds import with_descriptor_wait
 
-MADV_POPULATE_READ = 22  # Linux 5.14
-_NOT_KNOWN = frozenset({22, 38})  # EINVAL, ENOSYS
+MADV_POPULATE_READ = 22  # advice that reads pages into memory, of Linux 5.14 and later
+_NOT_KNOWN = frozenset({22, 38})  # EINVAL and ENOSYS, the errors of a kernel that lacks an advice or the call
 
 
 def map_file(fd: int, size: int) -> mmap.mmap:

@@ -16,8 +16,8 @@ def sync_in_parallel(acts: Sequence[Callable[[], None]]) -> None:
     """Run all functions in parallel, wait for all of them, and then raise one of their errors, if there are any.
 
     The functions run in groups of at most `limits.PARALLEL_SYNCS_MAX`. The calling thread runs the first function of each group,
-    and the functions for which no thread can be started. Daemon threads run the others, so a sync that hangs in such a thread
-    blocks this call, but does not prevent the end of the process.
+    and the functions for which no thread can be started. Daemon threads run all other functions. If a sync hangs in a daemon
+    thread, this call waits for it, but the process can still exit.
 
     Raises:
         Exception: the error of one function. `DiskFull` is raised only if no function raised another error.

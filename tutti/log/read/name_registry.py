@@ -158,9 +158,9 @@ class NameRegistry:
         return damage
 
     def _search(self, kind: Kind, number: int, upto: ReadLimit, damage: Damaged | None) -> str:
-        """Search all segments for a name that is not cached, beginning with the segment that most likely registers it.
+        """Search all segments for a name that is not cached. The segment that most likely registers the name comes first.
 
-        The other segments are searched because their snapshots can contain the name if that segment is corrupt.
+        If that segment is corrupt, the snapshot of another segment may contain the name.
 
         Args:
             damage: the first known corruption, whose position is reported if the search fails.

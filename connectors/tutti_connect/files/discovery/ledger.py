@@ -112,7 +112,7 @@ class Ledger:
             )
         except sqlite3.OperationalError as error:
             raise ConfigError(
-                f"state {directory}: {self._path} cannot be opened ({error}): check that it is a file, and its owner and mode"
+                f"the ledger {self._path} cannot be opened ({error}): check that the path is a file, and check its owner and mode"
             ) from error
         try:
             with self._converted_errors():
@@ -169,8 +169,9 @@ class Ledger:
                 self._check_progress(position, producer)
                 if int(self._meta("epoch")) > epoch:
                     raise Fenced(
-                        f"{self._path}: a newer instance of the connector has taken over, or the ledger was used with another log: "
-                        "run one instance of that name"
+                        f"another instance with a newer epoch has taken over the ledger {self._path}, or the ledger was used with "
+                        "another log: run only one instance of this connector, and set `gateways` to the log to which the ledger "
+                        "belongs"
                     )
                 self._database.execute("UPDATE meta SET value = ? WHERE name = 'epoch'", (epoch,))
             self._epoch = epoch
@@ -197,9 +198,7 @@ class Ledger:
 
     def _check_progress(self, position: FilePosition | None, producer: str) -> None:
         """Reject another connector's ledger, and one that is older or newer than the log's progress."""
-        forget = (
-            f"or, to copy all files again, remove the ledger and delete the producer's state: tutti producers forget {producer}"
-        )
+        forget = f"To copy all files again instead, remove the ledger and run `tutti producers forget {producer}`"
         if position is None:
             if self._sent:
                 raise WrongDirectory(
@@ -209,14 +208,14 @@ class Ledger:
                 )
         elif position.ledger != self.id:
             raise WrongDirectory(
-                f"{self._path} is not the ledger to which the log's progress (file {position.file}, row {position.row}) belongs: "
-                f"restore the right ledger, {forget}"
+                f"{self._path} is not the ledger to which the log's progress (file {position.file}, row {position.row}) belongs. "
+                f"Restore the right ledger. {forget}"
             )
         elif not self._sent <= position.piece <= self._next_piece:
             age = "an older copy of the ledger" if position.piece > self._next_piece else "a newer ledger than the log"
             raise WrongDirectory(
-                f"{self._path} is {age}: it has pieces {self._sent} to {self._next_piece}, but the log has piece {position.piece} "
-                f"(file {position.file}): restore the ledger that matches the log, {forget}"
+                f"{self._path} is {age}, because it has pieces {self._sent} to {self._next_piece}, but the log has piece "
+                f"{position.piece} (file {position.file}). Restore the ledger that matches the log. {forget}"
             )
 
     def new_file(self, name: str) -> File:
@@ -275,7 +274,7 @@ class Ledger:
         files, pieces = self._files, self._pieces
         with self._converted_errors(), self._transaction():
             if int(self._meta("epoch")) != self._epoch:
-                raise Fenced(f"{self._path}: a newer instance of the connector has taken over: run one instance of that name")
+                raise Fenced(f"a newer instance of the connector has taken over the ledger {self._path}: run only one instance")
             self._database.executemany("DELETE FROM files WHERE id = ?", [(key,) for key, file in files.items() if file is None])
             self._database.executemany(
                 "INSERT OR REPLACE INTO files VALUES (?,?,?,?,?,?,?,?,?,?)", _rows(files.values(), _file_row)

@@ -173,12 +173,12 @@ class FileReader:
 def text_rows(
     read: Callable[[int], bytes], form: RowParser, at: int, row: int, bytes_left: int | None, *, complete: bool
 ) -> Iterator[Rows]:
-    """Yield the rows of a stream at position `at`, after line `row`.
+    """Parse the text that `read` returns, and yield its rows. The text starts at byte `at` of the file, after `row` lines.
 
     Args:
         read: function that returns up to the given number of bytes, and b"" at the end.
         form: parser of the rows.
-        at, row: position of the stream, and number of lines before it.
+        at, row: byte of the (decompressed) file at which the text starts, and number of lines before this byte.
         bytes_left: number of bytes to read at most, or None to read to the end.
         complete: whether the file is complete, so that a last line without a newline is a row.
     """

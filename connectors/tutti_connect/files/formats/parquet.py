@@ -78,7 +78,7 @@ class ParquetFile:
             begin = end
 
     def _batches(self, group: int) -> Iterator[tuple[pa.RecordBatch, Mapping[str, pa.Array[Any]] | None]]:
-        """Yield the batches of a row group, each with a copy of its INT96 columns in seconds."""
+        """Yield the batches of a row group, each with its INT96 columns read again in seconds (None without INT96 columns)."""
         batches = self._table.iter_batches(limits.PARQUET_ROWS, row_groups=[group], use_threads=False)
         if not self._int96:
             yield from ((batch, None) for batch in batches)

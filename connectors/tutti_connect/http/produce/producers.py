@@ -190,11 +190,11 @@ class Producers:
                     fresh = True
                 verdict, post = named.history.classify(first, records.count, digest)
                 if verdict is Verdict.NEXT:
-                    # This epoch's progress lacks the post, so earlier attempts did not commit it, and their epochs are over.
+                    # The progress lacks the post, so no earlier attempt has committed it, and the ended epochs never will.
                     uncertain = False
                     return await self._send_next(named, first, records, digest, on_sent)
                 if not fresh:
-                    # This process may have an outdated history, so classify again by the progress that a new epoch reads.
+                    # Another process may have posted since, so classify again with the progress that a new epoch reads.
                     await self._close_producer(named)
                     continue
                 return await self._answer_repeat(named, verdict, post, first, records)

@@ -83,7 +83,8 @@ class KafkaWriter:
             "transactional.id": f"tutti-{config.name}",
             "enable.idempotence": True,
             "acks": "all",
-            # partitioner of Kafka's Java client; librdkafka's version sends all records without a key to one partition, in order
+            # `murmur2` is the partitioner of Kafka's Java client, so both clients send a key to the same partition.
+            # In librdkafka, `murmur2` also sends all records without a key to one partition, which keeps their order.
             "partitioner": "murmur2",
             # The queue holds the largest transaction, so that `produce` never blocks.
             "queue.buffering.max.messages": 2 * limits.TRANSACTION_RECORDS_MAX,
@@ -304,7 +305,7 @@ class KafkaWriter:
         if position.instance != self.instance:
             raise Fenced(
                 f"another instance of connector {self._name!r} has taken over at offset {position.next}: "
-                "run one instance of that name"
+                "run only one instance of this connector"
             )
 
     # -- topics

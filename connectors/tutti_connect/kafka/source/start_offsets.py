@@ -49,7 +49,7 @@ class Topic(NamedTuple):
         return producer_name(self.connector, self.source.topic, "start")
 
     def progress_at(self, offset: int) -> bytes:
-        """Return an offset of this topic, encoded as the progress of a producer."""
+        """Encode an offset of this topic in the format of a producer's progress, which the log stores."""
         return KafkaPosition(self.source.cluster, self.source.topic_id, offset).encode()
 
 

@@ -40,7 +40,7 @@ def _is_ready_line(line: bytes) -> bool:
     try:
         report = orjson.loads(line)
     except orjson.JSONDecodeError:
-        return False  # the line is other output, or is not complete yet
+        return False  # not the ready line (which is JSON), or only its beginning
     return isinstance(report, dict) and report.get("ready") is True
 
 

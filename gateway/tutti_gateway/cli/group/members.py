@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from tutti.errors import Refused, Unavailable, UsageError
-from tutti_gateway.cli.common.options import NumberRange, group_url_option, json_option, require_url, url_option
+from tutti_gateway.cli.common.names import complete_member
+from tutti_gateway.cli.common.options import NumberRange, group_url_option, json_option, resolve_url, url_option
 from tutti_gateway.cli.common.output import count_text, note, on_terminal, print_json, print_table
 from tutti_gateway.cli.common.waiting import TimeLimit, showing_reason
 
@@ -62,14 +63,16 @@ def members(context: click.Context, url: str | None, as_json: bool) -> None:
     Without a subcommand, list them.
     """
     if context.invoked_subcommand is None:
-        context.invoke(list_members, url=require_url(context, url), as_json=as_json)
+        context.invoke(list_members, url=resolve_url(context, url), as_json=as_json)
 
 
 @members.command("list")
 @url_option
 @json_option
 def list_members(url: str, as_json: bool) -> None:
-    """List the gateways in the group's roster, with their states as the answering gateway knows them.
+    """List the gateways of the roster with their states.
+
+    The states are those that the answering gateway knows.
 
     \b
     state        primary: takes part in decisions; minority: cannot reach a majority, serves reads; joining: catches up, or a
@@ -124,7 +127,7 @@ def add(name: str, address: str, url: str, timeout_s: float, no_wait: bool, as_j
 
 
 @members.command()
-@click.argument("name")
+@click.argument("name", shell_complete=complete_member)
 @url_option
 @timeout_option
 @json_option
@@ -143,16 +146,16 @@ def remove(name: str, url: str, timeout_s: float, as_json: bool) -> int:
 
 
 @members.command()
-@click.argument("name")
+@click.argument("name", shell_complete=complete_member)
 @url_option
 @timeout_option
 @no_wait_option
 @json_option
 def replace(name: str, url: str, timeout_s: float, no_wait: bool, as_json: bool) -> int:
-    """Let the gateway NAME vote again after it lost its disk and was started with an empty directory.
+    """Let the gateway NAME vote again after it lost its disk.
 
-    The gateway keeps its name and its rank. The gateway first catches up, and then votes. The command waits until the gateway
-    votes, unless --no-wait is given.
+    Start the gateway with an empty directory. The gateway keeps its name and its rank. The gateway first catches up, and then
+    votes. The command waits until the gateway votes, unless --no-wait is given.
 
     The other gateways must be a majority of the roster. If they are not, as in a group of two, stop NAME, run `tutti roster force`
     at the remaining gateways, and add NAME with an empty directory (`tutti members add`).
@@ -160,7 +163,7 @@ def replace(name: str, url: str, timeout_s: float, no_wait: bool, as_json: bool)
     with _control(url, timeout_s) as (control, deadline):
         member = _member(control.members(), name)
         if _votes(member):
-            raise Refused(f"{name} votes with its current disk: there is nothing to replace")
+            raise Refused(f"gateway {name} already votes with its current disk: `replace` is only for a gateway that lost its disk")
         _change(control, deadline, "replace", name)
         note(f"the roster names the new disk of {name}")
         if no_wait:
@@ -174,7 +177,7 @@ def replace(name: str, url: str, timeout_s: float, no_wait: bool, as_json: bool)
 
 
 @click.command()
-@click.argument("name")
+@click.argument("name", shell_complete=complete_member)
 @url_option
 @timeout_option
 @json_option

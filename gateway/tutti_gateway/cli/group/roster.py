@@ -16,9 +16,9 @@ from tutti_gateway.cli.group.members import Member, timeout_option
 
 @click.group()
 def roster() -> None:
-    """Replace the roster after the permanent loss of a majority.
+    """Replace the roster after the loss of a majority.
 
-    For every other change of members, use `tutti members`.
+    Use this command only if the loss is permanent. For every other change of members, use `tutti members`.
     """
 
 
@@ -29,7 +29,9 @@ def roster() -> None:
 @timeout_option
 @json_option
 def force(keep: str, yes: bool, url: str, timeout_s: float, as_json: bool) -> int:
-    """Let the surviving gateways continue after the permanent loss of a majority.
+    """Let the surviving gateways continue without a majority.
+
+    Use this command after the permanent loss of a majority.
 
     The survivors continue from the longest of their logs. Records that only the lost gateways had are lost, even if producers
     received acknowledgements. If a lost gateway starts again, it reports records that only it may hold, and ends permanently. The

@@ -12,6 +12,7 @@ import click
 
 from tutti import limits
 from tutti.errors import FormatError, TuttiError, UsageError
+from tutti_gateway.cli.common.names import complete_producer, complete_topic
 from tutti_gateway.cli.common.options import NumberRange, json_option, url_option
 from tutti_gateway.cli.common.output import note, print_json, progress
 
@@ -24,8 +25,14 @@ if TYPE_CHECKING:
 
 @click.command()
 @url_option
-@click.option("--topic", required=True, help="Topic of the records; a new topic is created.")
-@click.option("--producer", "name", metavar="ID", help="Producer name; a second run with the same input commits no record twice.")
+@click.option("--topic", required=True, shell_complete=complete_topic, help="Topic of the records; a new topic is created.")
+@click.option(
+    "--producer",
+    "name",
+    metavar="ID",
+    shell_complete=complete_producer,
+    help="Producer name; a second run with the same input commits no record twice.",
+)
 @click.option(
     "--format",
     "form",

@@ -14,6 +14,7 @@ import click
 from tutti.errors import TuttiError, UsageError
 from tutti.reading.range_bounds import Bound
 from tutti_gateway.cli.common.interrupts import ImportGuard
+from tutti_gateway.cli.common.names import complete_member, complete_topic
 from tutti_gateway.cli.common.options import BOUND, url_option
 from tutti_gateway.cli.common.output import note
 from tutti_gateway.cli.common.waiting import quiet_search
@@ -30,7 +31,7 @@ POLL_S = 0.5
 @click.command()
 @url_option
 @click.option("--archive", metavar="ARCHIVE", help="Archive (directory or URL) for records that retention has removed.")
-@click.option("--topic", "topics", multiple=True, help="Only these topics (repeatable).")
+@click.option("--topic", "topics", multiple=True, shell_complete=complete_topic, help="Only these topics (repeatable).")
 @click.option("--key", help="Only records with this key.")
 @click.option(
     "--start",
@@ -52,7 +53,12 @@ POLL_S = 0.5
     help="json: the whole record; value: its value and a newline; raw: its value only.",
 )
 @click.option("--unordered", is_flag=True, help="Read unordered records instead of ordered records; all lanes, one after another.")
-@click.option("--origin", metavar="NAME", help="With --unordered: read one lane only; NAME is its gateway or its own name.")
+@click.option(
+    "--origin",
+    metavar="NAME",
+    shell_complete=complete_member,
+    help="With --unordered: read one lane only; NAME is its gateway or its own name.",
+)
 def tail(
     url: str,
     archive: str | None,

@@ -89,10 +89,11 @@ def new(
     path: Path,
     as_json: bool,
 ) -> None:
-    """Create the token NAME, print the token, and add its SHA-256 to the token file.
+    """Create the token NAME and print it.
 
-    A gateway delays the records above a quota, and refuses none. A missing token file is created. Give the token to the client in a
-    file (TUTTI_TOKEN_FILE), never as a command argument, because other users of the host can read command arguments.
+    The command adds the SHA-256 of the token to the token file. A missing token file is created. A gateway delays the records above
+    a quota, and refuses none. Give the token to the client in a file (TUTTI_TOKEN_FILE), never as a command argument, because other
+    users of the host can read command arguments.
     """
     from tutti.security.tokens import digest_of, new_token
 

@@ -104,7 +104,7 @@ class Atomic:
         self._decide(up_to)
 
     def view_opened(self, view_position: int) -> None:
-        """Store the position of the view's VIEW frame. The coordinator's first decision must include that frame (atomic, A6)."""
+        """Store the position of the VIEW frame that opens the view. The first decision of the view must include it (atomic, A6)."""
         self._view_position = view_position
 
     def append(self, frames: Sequence[Frame]) -> None:

@@ -83,7 +83,7 @@ class RosterChanges:
             )
             return
         incarnation = event.incarnation
-        # The request contains the old disk, so that a repeated request has no effect after the replacement (membership, M23).
+        # The incarnation names the old disk, so a repeated request has no effect after the replacement (membership, M23).
         if event.change == "replace" and not incarnation and event.name in named:
             incarnation = named[event.name].incarnation
         ask = AskRoster(event.change, event.name, event.address, incarnation)
@@ -301,7 +301,7 @@ class RosterChanges:
                     "or stop this one to end the group"
                 )
             return [voter for voter in voters if voter.name != ask.name]
-        # If the roster no longer contains the old disk, the replacement is already made (membership, M23).
+        # If the roster has another incarnation than the request, the disk is already replaced (membership, M23).
         if named[ask.name].incarnation != ask.incarnation:
             return None
         peer = self._peers.get(named[ask.name].number)

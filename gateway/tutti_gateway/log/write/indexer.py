@@ -134,7 +134,7 @@ class Indexer:
                 newest = frame.max_timestamp
         self._view = frames[-1].view
         data = _rows_of(frames, file_positions, ticks, aborted, offsets[0], before) if many else b"".join(rows)
-        # `state` already includes these frames, so a repeated call could not compute their rows again.
+        # Keep the rows for a retry after `DiskFull`: `state` has passed these frames, so their rows cannot be computed again.
         self._unwritten = (data, offsets[0], state.next_offset, newest)
         self._write_rows()
 

@@ -313,8 +313,8 @@ def _check_durable(
 def _extended_mark(directory: str, first: int, mark: VoteMark) -> VoteMark:
     """Return the mark, extended to the last complete frame after the mark in the last segment.
 
-    This member may have synced and voted for frames that no mark covers yet. These votes stay valid even if earlier frames are
-    corrupt.
+    This member may have synced and voted for frames after the position of the newest mark. These votes stay valid even if earlier
+    frames are corrupt.
     """
     segment = SegmentMap(segment_path(directory, first), first)
     file_position = FRAMES_AT if mark.position + 1 == first else _file_position_after(segment, mark)
@@ -375,8 +375,9 @@ def lost_promises(recovered: Recovered, directory: LogDirectory) -> bool:
 def _others_vote_in(recovered: Recovered, mine: bytes) -> bool:
     """True if other gateways may vote on the recovered log.
 
-    The result is True if a roster in the log contains more than one voter. The result is also True if the log has removed this
-    disk, because the voters may still need answers of this disk. Without a log, the roster is unknown, so the result is True, too.
+    The result is True if a roster in the log contains more than one voter. The result is also True if a roster change removed this
+    disk, because the remaining voters may still need answers from it. A log without a roster gives True, because its voters are
+    unknown.
     """
     if any(voter.incarnation == mine for voter in recovered.state.removed.values()):
         return True
@@ -458,7 +459,7 @@ def _truncate_torn(directory: str, storage: Storage, ending: _ScanResult) -> Non
         fd = storage.open(found.segment.path)
         try:
             fits = found.file_position + HEADER_SIZE <= read_header(directory, found.segment.first).size
-            # The terminator stops the chain, which leftover frames of the torn write could otherwise continue after a rewrite.
+            # Without this terminator, leftover frames after a torn frame would join the log again once the torn frame is rewritten.
             if fits and storage.read(fd, HEADER_SIZE, found.file_position) != TERMINATOR:
                 storage.write(fd, [TERMINATOR], found.file_position)
         finally:

@@ -66,7 +66,7 @@ class Replies:
         self._pending[session].extend(answers)
 
     def add_one(self, session: int, message: msgspec.Struct) -> None:
-        """Append one message of any type for a session."""
+        """Append one reply for a session. Unlike `add`, it also accepts replies that the core does not make, such as `Welcome`."""
         self._pending[session].append(message)
 
     def flush(self) -> None:

@@ -320,7 +320,7 @@ class MeshConnection:
             self._send()
 
     def send_introduction(self, data: bytes) -> None:
-        """Send an introduction after the queued messages. Introductions do not count as sent messages."""
+        """Queue this gateway's introduction after the waiting messages. `link.sent` counts messages, but no introductions."""
         encoded = frame(data)
         if self._enqueue(EncodedMessage([encoded], len(encoded))) and not self._awaits_writable:
             self._send()

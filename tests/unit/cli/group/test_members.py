@@ -250,7 +250,8 @@ def test_a_disk_that_votes_needs_no_replacement(tutti: Callable[..., Said]) -> N
     group = Group(*THREE)
     with FakeGateway(rule=group) as gateway:
         done = tutti(gateway.url, "members", "replace", "lga")
-    assert done == Said(1, "", "error: lga votes with its current disk: there is nothing to replace\n")
+    said = "error: gateway lga already votes with its current disk: `replace` is only for a gateway that lost its disk\n"
+    assert done == Said(1, "", said)
     assert group.asked == []
 
 
