@@ -39,6 +39,7 @@ from tutti.errors import (
 if TYPE_CHECKING:
     from tutti.batching.receipt import Receipt, Resume
     from tutti.common.credentials import Credentials
+    from tutti.common.stats import ProducerStats, ReaderStats
     from tutti.producer import Producer
     from tutti.reader import Reader, Record
     from tutti.tracing import TracedProducer
@@ -56,7 +57,9 @@ __all__ = [
     "NotAllowed",
     "OffsetOutOfRange",
     "Producer",
+    "ProducerStats",
     "Reader",
+    "ReaderStats",
     "Receipt",
     "Record",
     "Refused",
@@ -74,7 +77,9 @@ __all__ = [
 _MODULES = {
     "Credentials": "tutti.common.credentials",
     "Producer": "tutti.producer",
+    "ProducerStats": "tutti.common.stats",
     "Reader": "tutti.reader",
+    "ReaderStats": "tutti.common.stats",
     "Receipt": "tutti.batching.receipt",
     "Record": "tutti.reader",
     "Resume": "tutti.batching.receipt",

@@ -127,6 +127,9 @@ FAILURES_KEPT_MAX = 64  # failures that a producer keeps, to raise the first one
 EXIT_FLUSH_US = 2_000_000  # time in which open producers can deliver their records when the interpreter exits
 READ_RETRY_US = 60_000_000  # time that a reader tries to connect to a gateway before it fails
 LANES_POLL_US_MIN, LANES_POLL_US_MAX = 20_000, 250_000  # interval of a reader's polls of all lanes; doubles while no record arrives
+# interval of the log lines that a client is still waiting; doubles during an outage
+WAIT_LOG_US_MIN, WAIT_LOG_US_MAX = 5_000_000, 60_000_000
+STALL_POLL_US = 1_000_000  # interval at which a producer checks whether its records get outcomes
 # longest long poll of a reader; Python handles signals such as Ctrl-C only when the poll has ended
 ANSWER_WAIT_US_MAX = 1_000_000
 STREAM_US_MAX = 60_000_000  # time after which a reader ends a stream and opens the next one at the same offset

@@ -8,6 +8,7 @@ import secrets
 import sys
 import time
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, Self
@@ -22,8 +23,9 @@ from tutti.batching.options import check_bytes, checked_options
 from tutti.batching.receipt import Header, OnDelivery, Receipt, Resume, Spooled, reject_in_callback
 from tutti.common.credentials import Credentials, given
 from tutti.common.deadlines import check_seconds, check_wait
-from tutti.common.gateway_url import parse_url
+from tutti.common.gateway_url import SCHEME, parse_url
 from tutti.common.reentrancy import is_from_call
+from tutti.common.stats import ProducerStats
 from tutti.data.names import check_name, nameless_name
 from tutti.delivery.ordered import OrderedDelivery
 from tutti.delivery.session import Identity
@@ -113,6 +115,7 @@ class Producer:
         if not hasattr(os, "eventfd"):
             raise UsageError(f"a Producer runs on Linux and this is {sys.platform}: run it on a Linux machine or in a container")
         addresses = parse_url(url)
+        self._url = SCHEME + ",".join(map(str, addresses))
         known = given(credentials)
         instance = secrets.token_bytes(16)
         name = check_name("producer", producer) if producer is not None else nameless_name(instance)
@@ -158,6 +161,22 @@ class Producer:
     def epoch(self) -> int:
         """The current epoch, or the last one if no epoch is open."""
         return self._delivery.session.epoch
+
+    @property
+    def closed(self) -> bool:
+        """True after `close`, and after the end of a `with` block."""
+        return self._closed
+
+    def stats(self) -> ProducerStats:
+        """Return the current counters and gauges of the producer, also after `close`.
+
+        The call takes some microseconds and needs no gateway.
+        """
+        found = self._opened_io.stats()
+        if self._spool is None:
+            return found
+        content = self._spool.spooled()
+        return replace(found, records_spooled=content.records, bytes_spooled=content.used_bytes)
 
     @property
     def _opened_io(self) -> ProducerIO:
@@ -376,6 +395,16 @@ class Producer:
     def __len__(self) -> int:
         """Return the number of records without an outcome."""
         return self._opened_io.undelivered()
+
+    def __repr__(self) -> str:
+        """Return a one-line description: name, url, state, gateway, epoch, and the number of records without an outcome."""
+        io = getattr(self, "_io", None)  # missing if the constructor failed early
+        if io is None:
+            return "<Producer never opened>"
+        found = io.stats()
+        state = "closed" if self._closed else f"connected to {found.gateway}" if found.connected else "connecting"
+        counts = f"epoch {found.epoch}, {found.records_buffered} records undelivered"
+        return f"<{type(self).__name__} {self.name!r} of {self._url}, {state}, {counts}>"
 
     def __bool__(self) -> bool:
         """Return True, because `__len__` alone would make an idle producer false."""

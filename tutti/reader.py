@@ -16,7 +16,8 @@ import pyarrow as pa
 from tutti import limits
 from tutti.common.credentials import Credentials, given
 from tutti.common.deadlines import Deadline, check_seconds, check_wait
-from tutti.common.gateway_url import parse_url
+from tutti.common.gateway_url import SCHEME, parse_url
+from tutti.common.stats import ReaderStats
 from tutti.data.frames.columns import check_columns, schema_of
 from tutti.data.names import check_name
 from tutti.data.scan_request import ScanBatch, ScanRequest, check_topics
@@ -120,7 +121,12 @@ class Reader:
         self._patience = patience
         self._gateways: FlightSource | None = None
         if url is not None:
-            self._gateways = FlightSource(parse_url(url), connect_timeout, patience, credentials=given(credentials))
+            subject = f"reader {self._name!r}" if self._name is not None else "reader"
+            addresses = parse_url(url)
+            self._gateways = FlightSource(addresses, connect_timeout, patience, credentials=given(credentials), subject=subject)
+            self._origin = SCHEME + ",".join(map(str, addresses))
+        else:
+            self._origin = f"{path if path is not None else archive}"
         self._source: Source = source_of(self._gateways, path, archive)
         # Only the first save of a reader with a `start` may lower the committed offset.
         self._rewind = start is not None
@@ -128,6 +134,7 @@ class Reader:
         self._deadline = Deadline()
         self._closed = False
         self._table_batches: list[pa.RecordBatch] = []  # batches that a failed `to_arrow` has read
+        self._records_read = self._bytes_read = 0
         self._lane = ""
         self._unordered = ordering == "unordered"
         self._cursor = self._open_cursor(origin, start, end, connect_timeout)
@@ -144,7 +151,8 @@ class Reader:
             if origin is None:
                 return LaneCursors(self._gateways, start, end, *options)
             info = find_lane(self._gateways, origin)
-            lane, self._source = info.lane, self._gateways.lane_source(info)
+            lane = info.lane
+            self._gateways = self._source = self._gateways.lane_source(info)
             frontier = self._source.frontier()
         first = self._resolve_start(start, frontier)
         return Cursor(self._source, first, self._resolve_end(end, frontier, first), *options, lane)
@@ -214,6 +222,34 @@ class Reader:
     def log(self) -> str:
         """The uuid (hex) of the log in which the offsets are valid; empty if the log did not exist when the reader opened."""
         return self._log
+
+    @property
+    def closed(self) -> bool:
+        """True after `close`, and after the end of a `with` block."""
+        return self._closed
+
+    def stats(self) -> ReaderStats:
+        """Return the current counters and gauges of the reader, also after `close`. The call needs no gateway."""
+        gateways, position, lag = self._gateways, None, None
+        connection = gateways.connection if gateways is not None else None
+        if isinstance(self._cursor, LaneCursors):
+            lag = self._cursor.lag
+        elif isinstance(self._cursor, Cursor):
+            position = self._cursor.position
+            lag = max(0, gateways.seen - position) if gateways is not None else None
+        return ReaderStats(
+            name=self._name or "",
+            gateway=gateways.gateway if gateways is not None else "",
+            last_error=gateways.last_error if gateways is not None else "",
+            connected=connection is not None and connection.connected,
+            outage=connection.outage(time.monotonic()) if connection is not None else 0.0,
+            reconnects=connection.reconnects if connection is not None else 0,
+            failovers=connection.failovers if connection is not None else 0,
+            records_read=self._records_read,
+            bytes_read=self._bytes_read,
+            position=position,
+            lag=lag,
+        )
 
     @property
     def lane(self) -> str:
@@ -334,6 +370,14 @@ class Reader:
         """Close the reader."""
         self.close()
 
+    def __repr__(self) -> str:
+        """Return a one-line description: name, origin of the records, state, gateway, position and end."""
+        found = self.stats()
+        state = "closed" if self._closed else f"connected to {found.gateway}" if found.connected else "without a gateway"
+        name = f" {found.name!r}" if found.name else ""
+        place = f"position {found.position}, end {self.end}" if found.position is not None else f"of lanes, lag {found.lag}"
+        return f"<Reader{name} of {self._origin}, {state}, {place}>"
+
     def _check_open(self) -> None:
         if self._closed:
             raise UsageError("the reader is closed: create a new one")
@@ -362,6 +406,8 @@ class Reader:
             self._silent_since = None
             if found is not None:
                 self._lane = self._cursor.lane
+                self._records_read += found.batch.num_rows
+                self._bytes_read += found.batch.get_total_buffer_size()  # `nbytes` takes thirty times as long
                 return found
             if not (opened or self._deadline.left()):
                 return None

@@ -47,6 +47,7 @@ from tutti.batching.receipt import (
     reject_in_callback,
 )
 from tutti.common.reentrancy import apart, is_from_call
+from tutti.common.stats import Totals
 from tutti.data.client_protocol import OFFSET_UNKNOWN
 from tutti.errors import Aborted, BufferFull, TooLarge, TuttiError, UsageError
 
@@ -95,6 +96,7 @@ class Accumulator:
         self.pinned = 0  # pending batches in lanes that get no new batches; the open batch closes without waiting for pinned ones
         self.pending_records = 0
         self.buffered = 0  # bytes of pending batches
+        self.totals = Totals()
         self.corked = False  # True while the I/O thread handles answers and sends nothing
         self.linger_until: float | None = None
         # batches that exceed a limit and failed at once; the I/O thread still has to run their callbacks
@@ -194,6 +196,7 @@ class Accumulator:
             self.pending += 1
             self.pending_records += batch.count
             self.buffered += batch.charge
+            self.totals.add_sent(batch.count, batch.charge)
             self.queue.append(batch)
             self._notify_consumer()
         return receipt
@@ -213,6 +216,8 @@ class Accumulator:
             batch.resolve(OFFSET_UNKNOWN, failure)
             batch.finish()
             self.keep_failure(failure)
+            self.totals.add_sent(batch.count, 0)
+            self.totals.add_outcome(batch.count, 0, failed=True)
             self.rejected.append(batch)
         self.wake()
         return receipt
@@ -307,6 +312,7 @@ class Accumulator:
             self.buffered += batch.charge
             self.queue.append(batch)
             self.seal(batch)
+            self.totals.add_sent(batch.count, batch.charge)
             self._notify_consumer()
 
     def seal(self, batch: Batch) -> None:
@@ -377,6 +383,7 @@ class Accumulator:
                 self.pending -= 1
                 self.pending_records -= batch.count
                 self.buffered -= batch.charge
+                self.totals.add_outcome(batch.count, batch.charge, failed=batch.failure is not None)
                 if batch.failure is not None:
                     self.keep_failure(batch.failure)
                 batch.finish()

@@ -50,6 +50,21 @@ class LaneSender(Sender):
         return True
 
     @property
+    def subject(self) -> str:
+        """See `Sender.subject`."""
+        return f"producer {self.name!r}, unordered records"
+
+    @property
+    def pending(self) -> int:
+        """See `Sender.pending`. While the sender is looking for a gateway, all unordered records of the producer wait for it."""
+        return self.window.in_flight if self.lane else super().pending
+
+    @property
+    def waiting(self) -> int:
+        """See `Sender.waiting`. A new batch can go to another lane, so it does not wait for this one."""
+        return self.pending if self.lane else super().waiting
+
+    @property
     def only_gateway(self) -> tuple[str, str]:
         """Name and url of the gateway that has the lane; empty while the sender may use any gateway."""
         return (self.gateway, self._registry.gateways.get(self.gateway, "")) if self.lane else ("", "")

@@ -90,6 +90,21 @@ class Sender(abc.ABC):
         return self.session.epoch > 0
 
     @property
+    def subject(self) -> str:
+        """The subject of log lines about the connection."""
+        return f"producer {self.name!r}"
+
+    @property
+    def pending(self) -> int:
+        """The number of records without an outcome, in closed batches, that this sender has to deliver."""
+        return self.accumulator.pending_records
+
+    @property
+    def waiting(self) -> int:
+        """The number of all records without an outcome that this sender has to deliver."""
+        return self.pending + self.accumulator.open_records()
+
+    @property
     def only_gateway(self) -> tuple[str, str]:
         """Name and url ("" if unknown) of the only gateway that the session may use; an empty name allows any gateway."""
         return "", ""
@@ -124,7 +139,7 @@ class Sender(abc.ABC):
             if producer == session.number and epoch == session.epoch:
                 progressed = window.commit(first_sequence, count, offset) or progressed
         if progressed:
-            session.reset_timeouts()
+            session.reset_timeouts(now)
         return progressed
 
     def _greet(self, welcome: client_protocol.Welcome) -> Greeting | None:

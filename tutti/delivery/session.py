@@ -108,6 +108,7 @@ class Session:
         self.welcome: client_protocol.Welcome | None = None
         self.log = ""  # uuid (hex) of the producer's log; empty before the first Welcome
         self.drop = ""  # the reason to drop the connection and try the next address; empty to keep the connection
+        self.redirected = False  # True if `drop` is set because another gateway must serve the producer
         self.trouble = ""  # the last error, for messages
         self.number = 0  # producer number in the log, 0 before the first epoch
         self.epoch = 0  # epoch of the batches that were sent
@@ -115,6 +116,7 @@ class Session:
         self.topics: dict[str, int] = {}
         self.token = ""  # authentication token, for encrypted connections only
         self.retry_at = 0.0  # no batch is sent before this time
+        self.outcome_at = 0.0  # time of the last receipt
         self._window = window
         self._request = 0
         self._epoch_request = 0
@@ -142,16 +144,20 @@ class Session:
     def lost(self) -> None:
         """Handle the loss of the connection and of everything queued in it."""
         self.transition(Event.LOST)
-        self.drop = ""
+        self.drop, self.redirected = "", False
         self.outbox.clear()
         self._hello_since = None
         self._epoch_retry_at = None
         self._topic_requests.clear()
         self._window.rewind()
 
-    def leave(self, reason: str) -> None:
-        """Ask the session connection to drop the connection and try the next address."""
+    def leave(self, reason: str, *, redirected: bool = True) -> None:
+        """Ask the session connection to drop the connection and try the next address.
+
+        `redirected` is False if the gateway does not answer. Otherwise another gateway must serve the producer.
+        """
         self.drop = self.trouble = reason
+        self.redirected = redirected
 
     # -- requests
 
@@ -254,8 +260,9 @@ class Session:
         """Restart the silence timeout: a message has arrived, or the first unanswered batch was sent."""
         self._received_at = now
 
-    def reset_timeouts(self) -> None:
+    def reset_timeouts(self, now: float) -> None:
         """Reset the timeouts after an outcome, which shows that the gateway works."""
+        self.outcome_at = now
         self._silence, self._retry = _SILENCE_MIN, _RETRY_MIN
         self.trouble = ""
 
@@ -314,7 +321,7 @@ class Session:
         if now < self._answer_due() or self.drop or not self._awaits_answer():
             return
         if self._hello_since is not None:
-            self.leave(f"connected, but got no answer for {now - self._hello_since:.1f} s")
+            self.leave(f"connected, but got no answer for {now - self._hello_since:.1f} s", redirected=False)
             return
         # A busy gateway may also be silent, so probe it before dropping the connection, and double the timeout with each probe.
         self._silence = min(2 * self._silence, _SILENCE_MAX)

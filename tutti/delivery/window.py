@@ -35,6 +35,7 @@ class Window:
         self._bytes = 0
         self._to_send: collections.deque[Batch] = collections.deque()
         self._sent = False  # True if a batch was sent on this connection
+        self.records_resent = 0
 
     def __len__(self) -> int:
         return len(self._unanswered)
@@ -46,6 +47,21 @@ class Window:
     def oldest(self) -> Batch | None:
         """The oldest batch in flight, or None."""
         return self._unanswered[0] if self._unanswered else None
+
+    @property
+    def in_flight(self) -> int:
+        """The number of records from the oldest batch in flight to the newest. May be called in any thread."""
+        try:
+            oldest = self._unanswered[0].first_sequence
+        except IndexError:
+            return 0
+        # A batch that another thread is removing has sequence 0.
+        return max(0, self.next_sequence - oldest) if oldest else 0
+
+    @property
+    def bytes_in_flight(self) -> int:
+        """The encoded size of the batches in flight."""
+        return self._bytes
 
     @property
     def awaits_answer(self) -> bool:
@@ -105,6 +121,8 @@ class Window:
             self._to_send.popleft()
             frames.append(self._frame(batch, number, epoch, topic))
             size += batch.size
+            if batch.transmitted:
+                self.records_resent += batch.remaining
             batch.transmitted = self._sent = True
             batch.copies += 1
         if frames:

@@ -16,6 +16,7 @@ from tutti.batching.accumulator import Accumulator, do_nothing
 from tutti.batching.receipt import outcome_thread
 from tutti.common.credentials import Credentials
 from tutti.common.gateway_url import Address
+from tutti.common.stats import ProducerStats
 from tutti.delivery.ordered import OrderedDelivery
 from tutti.delivery.sender import Sender
 from tutti.delivery.session import State
@@ -56,6 +57,7 @@ class ProducerIO:
         self._finished = threading.Event()
         self._ordered_connection = SessionConnection(delivery, Endpoints(addresses), self, credentials)
         self._connections: dict[Sender, SessionConnection] = {delivery: self._ordered_connection}
+        self._resent_by_ended_lanes = 0
 
     def start(self) -> None:
         """Start to connect.
@@ -137,6 +139,44 @@ class ProducerIO:
     def accumulators(self) -> tuple[Accumulator, ...]:
         """The accumulators of the producer."""
         return (self.delivery.accumulator,) if self.lanes is None else (self.delivery.accumulator, self.lanes.accumulator)
+
+    def stats(self) -> ProducerStats:
+        """Return the producer's statistics, without those of its spool. May be called in any thread."""
+        now, connection, session = time.monotonic(), self._ordered_connection, self.delivery.session
+        windows = [sender.window for sender in (self.delivery, *(self.lanes.senders if self.lanes is not None else ()))]
+        sent = acknowledged = failed = (0, 0)
+        buffered_records = buffered_bytes = 0
+        for accumulator in self.accumulators:
+            with accumulator.lock:
+                totals, still_open = accumulator.totals, accumulator.open_records()
+                sent = sent[0] + totals.sent[0] + still_open, sent[1] + totals.sent[1]
+                acknowledged = acknowledged[0] + totals.acknowledged[0], acknowledged[1] + totals.acknowledged[1]
+                failed = failed[0] + totals.failed[0], failed[1] + totals.failed[1]
+                buffered_records += accumulator.pending_records + still_open
+                buffered_bytes += accumulator.buffered
+        return ProducerStats(
+            name=self.name,
+            gateway=str(connection.endpoints.current) if connection.log.connected else "",
+            last_error=session.trouble,
+            connected=connection.log.connected,
+            outage=connection.log.outage(now),
+            epoch=session.epoch,
+            reconnects=connection.log.reconnects,
+            failovers=connection.log.failovers,
+            records_sent=sent[0],
+            bytes_sent=sent[1],
+            records_acknowledged=acknowledged[0],
+            bytes_acknowledged=acknowledged[1],
+            records_failed=failed[0],
+            bytes_failed=failed[1],
+            records_buffered=buffered_records,
+            bytes_buffered=buffered_bytes,
+            records_in_flight=sum(window.in_flight for window in windows),
+            bytes_in_flight=sum(window.bytes_in_flight for window in windows),
+            records_resent=self._resent_by_ended_lanes + sum(window.records_resent for window in windows),
+            records_spooled=0,
+            bytes_spooled=0,
+        )
 
     def undelivered(self) -> int:
         """Return the number of records that have no outcome."""
@@ -235,12 +275,14 @@ class ProducerIO:
             self._update_connections(lanes)
         for connection in self._connections.values():
             connection.send(now)
+            connection.report(now)
 
     def _update_connections(self, lanes: UnorderedDelivery) -> None:
         """Keep one session connection for each current lane."""
         self._ordered_connection.probes = False  # the wait for a probe would delay the lanes
         for sender in [sender for sender in self._connections if sender is not self.delivery and sender not in lanes.senders]:
             self._connections.pop(sender).bye()
+            self._resent_by_ended_lanes += sender.window.records_resent
         for lane in lanes.senders:
             if lane not in self._connections:
                 # A gateway whose lane waits for outcomes was unavailable recently, so a new lane tries this gateway last.

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import logging
+import time
 from math import inf
 from typing import Protocol
 
 from tutti import limits
+from tutti.common.connection_log import ConnectionLog, Event
 from tutti.common.credentials import Credentials
 from tutti.common.gateway_url import Address
 from tutti.data.client_protocol import Bye, encode_control
@@ -18,8 +20,13 @@ from tutti.io.endpoints import Endpoints
 from tutti.io.port_probe import ProbeResult, RunningProbe, explain_message, start_probe
 from tutti.io.zmtp_connection import ConnectionEvent, ZmtpConnection, connection_failure
 
-LOG = logging.getLogger("tutti.client")
+LOG = logging.getLogger("tutti.client.producer")
 US = 1e6
+_STALLED_S = limits.WAIT_LOG_US_MIN / US
+
+
+#: States in which the gateway of the current connection has sent a Welcome.
+_WELCOMED = (State.OPENING, State.OPEN)
 
 
 class ConnectionWatch(Protocol):
@@ -53,6 +60,7 @@ class SessionConnection:
 
     Attributes:
         connection: the current connection, or None.
+        log: logs each change of the connection once.
         probes: True if a silent address is probed before the next address is tried.
     """
 
@@ -65,6 +73,7 @@ class SessionConnection:
         self._credentials = credentials
         self.session.token = credentials.token if credentials is not None else ""
         self.connection: ZmtpConnection | None = None
+        self.log = ConnectionLog(LOG, sender.subject, time.monotonic())
         self.probes = True
         self._endpoints = endpoints
         self._pinned: Endpoints | None = None  # the endpoints of the only usable gateway
@@ -73,6 +82,10 @@ class SessionConnection:
         self._connect_at = 0.0
         self._connect_until = 0.0
         self._wrong_port = False  # True if a message from the peer shows that the address is not a client port
+        self._without_quorum: set[Address] = set()  # addresses whose last Welcome came from outside of the primary view
+        self._was_open = False  # True if the last connection ended with an open session
+        self._check_at = 0.0  # time of the next check for outcomes
+        self._quiet_since = 0.0  # no outcome has arrived since this time, and records were waiting all the time
 
     @property
     def endpoints(self) -> Endpoints:
@@ -119,6 +132,37 @@ class SessionConnection:
             if connection is None or not connection.up or not connection.send(outbox[0]):
                 return
             outbox.popleft()
+
+    def report(self, now: float) -> None:
+        """Log the end of an outage, or that an outage lasts. Nothing is logged while records get their outcomes."""
+        log, session = self.log, self.session
+        if session.state is not State.OPEN:
+            self._remind(now)
+        elif not log.connected:
+            # With records waiting, only an outcome ends the outage, because an open session may still refuse every record.
+            if not self.sender.pending or session.outcome_at > now - log.outage(now):
+                log.on(Event.CONNECTED, now, where=self._gateway)
+            else:
+                self._remind(now)
+        elif now >= self._check_at:
+            self._check_at = now + limits.STALL_POLL_US / US
+            if not self.sender.pending or session.outcome_at >= self._quiet_since:
+                self._quiet_since = now
+            elif now - self._quiet_since >= _STALLED_S:
+                log.on(Event.STALLED, now, session.trouble or "no error is known", since=self._quiet_since)
+
+    def _remind(self, now: float) -> None:
+        results = ""
+        if now >= self.log.due:  # the text of the results is expensive
+            trouble = self.session.trouble
+            results = self.endpoints.summary()
+            results = f"{results}; last error: {trouble}" if trouble and trouble not in results else results
+        self.log.remind(now, self.sender.waiting, results)
+
+    @property
+    def _gateway(self) -> str:
+        name = self.session.welcome.gateway if self.session.welcome is not None else ""
+        return f"gateway {name} at {self.endpoints.current}"
 
     def due(self) -> float:
         """Return the monotonic time of the next action if no message arrives before."""
@@ -178,8 +222,15 @@ class SessionConnection:
         self._drop()
         session, endpoints = self.session, self.endpoints
         # A gateway that opened an epoch worked, so the retry delay starts again at its minimum.
-        if session.state is State.OPEN:
+        self._was_open = session.state is State.OPEN
+        if self._was_open:
             endpoints.reset_delay()
+        welcomed = session.welcome if session.state in _WELCOMED else None
+        self._without_quorum.discard(connection.address)
+        if welcomed is not None and welcomed.state != "primary":
+            self._without_quorum.add(connection.address)
+        moved = session.redirected or (welcomed is not None and welcomed.state == "leaving")
+        self.log.on(Event.REDIRECTED if moved else Event.LOST, now, reason or "it did not answer")
         self.sender.disconnected()
         if session.welcome is not None:
             welcome = session.welcome
@@ -198,6 +249,10 @@ class SessionConnection:
         self._probe = None
         session.trouble = f"{address}: {result.text}"
         self._connect_at = now + endpoints.advance(result.text, result.wrong)
+        # The end of an open session is no failed attempt, because the same gateway may be back already.
+        if endpoints.rounds and not self._was_open and session.state is not State.ENDED:
+            event = Event.NONE_ANSWERS if self._without_quorum.isdisjoint(endpoints.addresses) else Event.NONE_HAS_QUORUM
+            self.log.on(event, now, endpoints.summary())
         self._pin(self.sender.only_gateway, address)
         if session.state is not State.ENDED and endpoints.only_wrong_ports() and not self.sender.accepted:
             self.sender.end(ConfigError(endpoints.summary()))

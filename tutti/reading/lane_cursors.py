@@ -91,6 +91,13 @@ class LaneCursors:
         return {name: cursor.end for name, cursor in self._cursors.items() if cursor.end is not None}
 
     @property
+    def lag(self) -> int:
+        """The number of unread offsets below the known frontiers of all lanes. May be called in any thread."""
+        # The copy is atomic, and the reader's thread may add a lane during the sum.
+        cursors = list(self._cursors.items())
+        return sum(max(0, self._frontiers.get(name, 0) - cursor.position) for name, cursor in cursors)
+
+    @property
     def mark(self) -> tuple[str, int]:
         """See `CursorProtocol.mark`."""
         cursor = self._cursors.get(self._current)

@@ -17,6 +17,7 @@ import pyarrow as pa
 from pyarrow import flight
 
 from tutti import limits
+from tutti.common.connection_log import ConnectionLog, Event
 from tutti.common.credentials import Credentials, given
 from tutti.common.gateway_url import Address, parse_url
 from tutti.data.gateway_states import CUT_OFF
@@ -37,7 +38,7 @@ _SLACK_S = limits.BEHIND_WAIT_US_MAX / 1e6 + 3.0  # time for an answer to arrive
 _MAY_LAG = CUT_OFF | {"joining"}  # "joining" is not in CUT_OFF, because a joining gateway catches up while a reader waits
 _SLACK_S_MIN = limits.ADDRESS_TIMEOUT_US / 1e6  # lower bound of `_SLACK_S` for callers with a shorter `patience`
 
-LOG = logging.getLogger("tutti.client")
+LOG = logging.getLogger("tutti.client.reader")
 _locations: dict[tuple[int, Address], str] = {}  # (process id, gateway address) -> location of the gateway's reads port
 
 
@@ -55,6 +56,12 @@ class FlightSource:
         log: uuid of the only accepted log; "" accepts the first log found.
         lane: name of a lane of unordered records (NUMBER-INCARNATIONHEX), whose own offsets then apply; "" reads the ordered log.
         credentials: credentials for the gateways. The default comes from the environment.
+        subject: begins each log line about the connection. Empty logs no such line, because the caller reports the error.
+
+    Attributes:
+        seen: highest frontier that an answer has contained; no later answer has a lower one.
+        connection: logs each change of the connection once.
+        last_error: the last failure of a gateway.
 
     Raises (all methods):
         Unavailable: no gateway answered in time; the message lists the failure of each.
@@ -74,16 +81,22 @@ class FlightSource:
         log: str = "",
         lane: str = "",
         credentials: Credentials | None = None,
+        subject: str = "",
     ) -> None:
         """Prepare, without a connection."""
+        self.subject = subject
         self._credentials = given(credentials)
         self._lane_field = {"lane": lane} if lane else {}
         self._route = Endpoints(parse_url(url) if isinstance(url, str) else url)
         self._timeout = timeout
         self._search = min(timeout, patience)
         self._patience = patience
-        self._seen = seen
+        self.seen = seen
+        self.last_error = ""
         self._log = log
+        self.connection = ConnectionLog(LOG, subject, time.monotonic())
+        self._no_quorum = False  # True if the last line about the quorum reports its loss
+        self._cut_off: dict[Address, str] = {}  # state of each gateway that has answered since the majority was lost
         self._stale = False  # True if no gateway could confirm the last frontier
         self._lock = threading.Lock()
 
@@ -129,6 +142,8 @@ class FlightSource:
                 return self._warn_if_stale(best)
             if best is None or found.offset >= best.offset:
                 best = found
+            lacks_majority = (found.stale and bool(found.log)) if beyond is None else found.state in CUT_OFF
+            self._note_majority(not lacks_majority, found.state, best.offset)
             may_lag = found.stale if beyond is None else found.state in CUT_OFF and best.offset <= beyond
             switched = may_lag and self._switch_gateway(no_majority, found.state)
             if beyond is not None and time.monotonic() >= deadline:
@@ -144,13 +159,44 @@ class FlightSource:
     def _warn_if_stale(self, best: Frontier) -> Frontier:
         """Log a warning when the frontier becomes stale, and return the frontier."""
         with self._lock:
-            if best.stale and best.log and not self._stale:  # a log that does not exist yet cannot be stale
-                text = (
-                    "no gateway can confirm its frontier with a majority: reading to offset %d, other gateways may have more (%s)"
-                )
-                LOG.warning(text, best.offset, self._route.summary())
             self._stale = best.stale
+            if best.stale and best.log:  # a log that does not exist yet cannot be stale
+                self._report_quorum(found=False, offset=best.offset)
         return best
+
+    def _note_majority(self, found: bool, state: str, offset: int) -> None:
+        """Record whether the current gateway, which is in `state`, has a majority, and log what changes for this reader."""
+        now = time.monotonic()
+        with self._lock:
+            current, cut_off = self._route.current, self._cut_off
+            if not found:
+                # An address that answers a second time shows that none of the others has a majority, because all were tried.
+                if current in cut_off:
+                    self._report_quorum(found=False, offset=offset)
+                cut_off[current] = state
+                return
+            if cut_off and current not in cut_off:
+                self.connection.on(Event.REDIRECTED, now, f"the gateway is {next(iter(cut_off.values()))}")
+                self.connection.on(Event.CONNECTED, now, where=self._where)
+            cut_off.clear()
+            self._report_quorum(found=True, offset=offset)
+
+    def _report_quorum(self, *, found: bool, offset: int) -> None:
+        """Log the loss of the majority that confirms frontiers, and its return. Called with the lock.
+
+        `offset` is the highest known frontier.
+        """
+        changed, self._no_quorum = found is self._no_quorum, not found
+        if not changed:
+            return
+        subject = f"{self.subject}: " if self.subject else ""
+        if found:
+            LOG.info("%sgateway at %s confirms its frontier with a majority again", subject, self._route.current)
+        else:
+            LOG.warning(
+                "%sno gateway can confirm its frontier with a majority: reading to offset %d, other gateways may have more (%s)",
+                subject, offset, self._route.summary(),
+            )  # fmt: skip
 
     def _request_frontier(self, beyond: int | None, wait: float, patience: float | None) -> Frontier:
         """Send one request for the frontier, and update the known gateways from its answer."""
@@ -222,7 +268,10 @@ class FlightSource:
 
         A gateway whose frontier of the lane is below `lane.frontier` refuses the requests of this source.
         """
-        return FlightSource(self.addresses, self._timeout, self._patience, lane.frontier, self._log, lane.lane, self._credentials)
+        subject = f"{self.subject}, lane {lane.lane}" if self.subject else ""
+        return FlightSource(
+            self.addresses, self._timeout, self._patience, lane.frontier, self._log, lane.lane, self._credentials, subject
+        )
 
     def with_earliest_start(self) -> tuple[FlightSource, int]:
         """Find the gateway with the oldest record; return a source that tries this gateway first, and the record's offset.
@@ -232,17 +281,16 @@ class FlightSource:
         addresses, starts = self.addresses, dict[Address, int]()
         for address in addresses:
             with contextlib.suppress(TuttiError):
-                starts[address] = self._with_addresses([address])._request_frontier(None, 0.0, 0.0).start
+                starts[address] = self._with_addresses([address], "")._request_frontier(None, 0.0, 0.0).start
         if not starts:
             return self, self.frontier().start  # no gateway answered at once, so wait for any of them
         most = min(starts, key=starts.__getitem__)
-        return self._with_addresses(dict.fromkeys([most, *addresses])), starts[most]
+        return self._with_addresses(dict.fromkeys([most, *addresses]), self.subject), starts[most]
 
-    def _with_addresses(self, addresses: Iterable[Address]) -> FlightSource:
+    def _with_addresses(self, addresses: Iterable[Address], subject: str) -> FlightSource:
+        lane = self._lane_field.get("lane", "")
         with self._lock:
-            return FlightSource(
-                addresses, self._timeout, self._patience, self._seen, self._log, self._lane_field.get("lane", ""), self._credentials
-            )
+            return FlightSource(addresses, self._timeout, self._patience, self.seen, self._log, lane, self._credentials, subject)
 
     def readers(self, patience: float | None = None, *, linearizable: bool = True) -> dict[str, int]:
         """Return the committed offsets of named readers and named queries, as of this call or later.
@@ -337,7 +385,7 @@ class FlightSource:
     def _guard_fields(self) -> dict[str, object]:
         """Return the fields by which a gateway refuses the request if it lags or serves a different log."""
         with self._lock:
-            return {"seen": self._seen, "log": self._log}
+            return {"seen": self.seen, "log": self._log}
 
     def _request(
         self, action: str, body: Body, timeout: Seconds = None, patience: Seconds = None, linearizable: bool = False
@@ -392,23 +440,50 @@ class FlightSource:
             location = _locations[os.getpid(), address] = welcome.reads
         return location
 
+    @property
+    def _where(self) -> str:
+        return f"gateway at {self._route.current}"
+
     def _report_success(self) -> None:
         with self._lock:
             self._route.record("connected")
             self._route.reset_delay()
+            if not self.connection.connected:  # a running scan calls this method for each batch
+                self.connection.on(Event.CONNECTED, time.monotonic(), where=self._where)
 
     def _fail_over(self, reason: str, deadline: float, seconds: float, kind: type[Unavailable] = Unavailable) -> None:
         """Switch to the next gateway after a failure; raise `kind` if the deadline (monotonic seconds) has passed."""
+        now = time.monotonic()
         with self._lock:
             # The gateway may have another reads port after a restart, so the next attempt must not use the cached port.
             location = _locations.pop((os.getpid(), self._route.current), None)
             if location is not None:
                 drop_client(location)
+            self.last_error = f"{self._route.current}: {reason}"
             wait = self._route.advance(reason)
+            self._report_failure(reason, now)
         left = deadline - time.monotonic()
         if left <= 0:
             raise kind(f"no gateway answered a read within {round(seconds, 2):g} s: {self._route.summary()}")
         time.sleep(min(max(wait, limits.RETRY_US_MIN / 1e6), left))
+
+    def _report_failure(self, reason: str, now: float) -> None:
+        """Log a failure if it changes the condition of the connection. Called with the lock."""
+        connection, rounds = self.connection, self._route.rounds
+        # A gateway without a majority still answers, so the failures of others mean an outage only after a complete round.
+        if self._cut_off and rounds < 2:
+            return
+        self._cut_off.clear()
+        if connection.connected:
+            connection.on(Event.LOST, now, reason)
+        elif rounds:
+            connection.on(Event.NONE_ANSWERS, now, self._route.summary())
+        connection.remind(now, results=self._route.summary() if now >= connection.due else "")
+
+    @property
+    def gateway(self) -> str:
+        """The address of the current gateway; empty during an outage."""
+        return str(self._route.current) if self.connection.connected else ""
 
     def _check_log(self, log: str) -> str:
         if self._log and log and log != self._log:
@@ -423,5 +498,5 @@ class FlightSource:
     def note_frontier(self, offset: int) -> int:
         """Record and return a frontier that a reader has seen, so that gateways with a lower frontier refuse later requests."""
         with self._lock:
-            self._seen = max(self._seen, offset)
+            self.seen = max(self.seen, offset)
         return offset

@@ -417,6 +417,7 @@ class Spool:
             if committed is not None:
                 accumulator.committed = committed
             for batch in batches:
+                accumulator.totals.add_outcome(batch.count, batch.charge, failed=batch.failure is not None)
                 # Do not subtract a refused batch here, because `skip_refused` has already removed it from the count.
                 if batch.failure is None or ended:
                     accumulator.pending_records = max(0, accumulator.pending_records - batch.count)

@@ -58,7 +58,7 @@ def source_of_log(options: ReadOptions, log: str, seen: int, gateways: Iterable[
 
         known = [*(Address(host, port) for host, port in gateways), *parse_url(options.gateways)]
         nearest = dict.fromkeys(sorted(known, key=lambda address: not is_local_host(address.host)))
-        return FlightSource(nearest, seen=seen, log=log, credentials=options.credentials)
+        return FlightSource(nearest, seen=seen, log=log, credentials=options.credentials, subject="Spark source")
     if not options.paths:
         from tutti.sources.archive import ArchiveSource
 

@@ -5,6 +5,7 @@ On a terminal, a status line shows the current reason. If standard error is not 
 
 from __future__ import annotations
 
+import logging
 import sys
 import threading
 import time
@@ -33,6 +34,19 @@ class TimeLimit:
         """Sleep for one polling interval, and return False if the time limit has passed."""
         time.sleep(min(POLL_S, self.left_s))
         return self.left_s > 0
+
+
+@contextmanager
+def quiet_search() -> Iterator[None]:
+    """Hide the log lines of the client's search for a gateway, because the error of a failed search contains the same results."""
+    loggers = [logging.getLogger("tutti.client.producer"), logging.getLogger("tutti.client.reader")]
+    for logger in loggers:
+        logger.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        for logger in loggers:
+            logger.setLevel(logging.NOTSET)
 
 
 @contextmanager

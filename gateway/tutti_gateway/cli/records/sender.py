@@ -27,6 +27,7 @@ from tutti import limits as common_limits
 from tutti.data.client_protocol import OFFSET_UNKNOWN
 from tutti.errors import Aborted, Fenced, TuttiError, Unavailable, Unknown
 from tutti_gateway.cli.common.output import count_text
+from tutti_gateway.cli.common.waiting import quiet_search
 from tutti_gateway.cli.records.inputs import Batcher, Chunk, InputHash
 from tutti_gateway.core import limits
 
@@ -189,7 +190,8 @@ class Sender:
 
         logging.getLogger("tutti.client").addFilter(_is_not_receipt_error)
         self._topic, self._name = topic, name
-        self._producer = Producer(url, producer=name)
+        with quiet_search():
+            self._producer = Producer(url, producer=name)
         self._hash = InputHash(settings)
         self._in_flight: deque[_InFlight] = deque()
         self._skipped = 0

@@ -17,6 +17,7 @@ from tutti_gateway.cli.common.interrupts import ImportGuard
 from tutti_gateway.cli.common.names import complete_member, complete_topic
 from tutti_gateway.cli.common.options import BOUND, url_option
 from tutti_gateway.cli.common.output import note
+from tutti_gateway.cli.common.waiting import quiet_search
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -163,7 +164,9 @@ def _print(
         from tutti_gateway.cli.log.ranges import offset_of_damage
 
     columns = None if form == "json" else ["key", "value"] if key is not None else ["value"]
-    with Reader(url, topics=list(topics) or None, start=start, end=end, follow=follow, columns=columns, **lane_arguments) as reader:
+    with quiet_search():
+        opened = Reader(url, topics=list(topics) or None, start=start, end=end, follow=follow, columns=columns, **lane_arguments)
+    with opened as reader:
         left = count
         report_missing = follow
         while left != 0 and reader.position != reader.end:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import inspect
 import re
 from collections.abc import Iterator
@@ -44,6 +45,10 @@ def _class(kind: type) -> Iterator[str]:
         yield f"## `{kind.__name__}`\n\n{_docstring(kind)}\n"
         yield "\n".join(f"- `{name}: {_type(of)}`" for name, of in kind.__annotations__.items()) + "\n"
         return
+    if dataclasses.is_dataclass(kind):  # for statistics, the metadata documents each field
+        yield f"## `{kind.__name__}`\n\n{_docstring(kind)}\n"
+        yield "\n".join(map(_field, dataclasses.fields(kind))) + "\n"
+        return
     made = f"\n\n    {kind.__name__}{_signature(kind.__init__)}" if _made_by_users(kind) else ""
     yield f"## `{kind.__name__}`{made}\n\n{_text(_docstring(kind))}\n"
     for name, found in vars(kind).items():
@@ -52,6 +57,12 @@ def _class(kind: type) -> Iterator[str]:
             continue
         call = _signature(member) if inspect.isfunction(member) else _returns(member)
         yield f"### `{kind.__name__}.{name}`\n\n    {name}{call}\n\n{_text(_docstring(member))}\n"
+
+
+def _field(field: dataclasses.Field[Any]) -> str:
+    found = field.metadata
+    kind = ", ".join(found[name] for name in ("kind", "unit") if found.get(name))
+    return f"- `{field.name}: {_type(field.type)}`{f' ({kind})' if kind else ''}: {found['about']}"
 
 
 def _made_by_users(kind: type) -> bool:

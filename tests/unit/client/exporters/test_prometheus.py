@@ -1,0 +1,119 @@
+"""Tests of the exporter for Prometheus, with the real library: names, labels, and the end of a client."""
+
+from __future__ import annotations
+
+import builtins
+import gc
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import pytest
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.parser import text_string_to_metric_families
+
+from tests.unit.client.fake_flight_server import ReadableGateway
+from tests.unit.client.fake_gateway import FakeGateway
+from tutti import Producer, Reader, UsageError
+from tutti.exporters.clients import METRICS
+from tutti.exporters.prometheus import register
+
+
+@pytest.fixture
+def registry() -> CollectorRegistry:
+    return CollectorRegistry(auto_describe=True)
+
+
+def samples(registry: CollectorRegistry) -> dict[tuple[str, str], float]:
+    """Return the values of a scrape by name and label."""
+    families = text_string_to_metric_families(generate_latest(registry).decode())
+    return {(one.name, one.labels["client"]): one.value for family in families for one in family.samples}
+
+
+def test_the_metrics_of_a_producer(registry: CollectorRegistry) -> None:
+    with FakeGateway() as gateway, Producer(gateway.url, producer="p") as p:
+        register(p, registry)
+        assert samples(registry)["tutti_client_producer_records_acknowledged_total", "p"] == 0
+        p.send("t", b"1").result(10)
+        p.flush(10)
+        found, stats = samples(registry), p.stats()
+    assert found["tutti_client_producer_records_acknowledged_total", "p"] == 1
+    assert found["tutti_client_producer_bytes_sent_total", "p"] == stats.bytes_sent
+    assert found["tutti_client_producer_connected", "p"] == 1
+    assert found["tutti_client_producer_outage_seconds", "p"] == 0
+    assert found["tutti_client_producer_epoch", "p"] == 1
+    assert len(found) == len([metric for metric in METRICS if metric.role == "producer"])
+    assert samples(registry) == {}  # the producer is closed
+
+
+def test_several_clients_have_a_label_each(registry: CollectorRegistry) -> None:
+    with (
+        ReadableGateway(8) as gateway,
+        Producer(gateway.url, producer="p") as p,
+        Producer(gateway.url, producer="q") as q,
+        Reader(gateway.url, start=3) as r,
+    ):
+        for client in (p, q, r):
+            register(client, registry)
+        register(p, registry)  # a second call changes nothing
+        found = samples(registry)
+        assert {name for metric, name in found if metric == "tutti_client_producer_epoch"} == {"p", "q"}
+        assert found["tutti_client_reader_position", "reader"] == 3
+        assert found["tutti_client_reader_lag_records", "reader"] == 5
+        p.close()
+        assert {name for _, name in samples(registry)} == {"q", "reader"}
+
+
+def test_two_open_clients_cannot_share_a_label(registry: CollectorRegistry) -> None:
+    with ReadableGateway(8) as gateway, Reader(gateway.url) as one:
+        register(one, registry)
+        with Reader(gateway.url) as other:
+            with pytest.raises(UsageError, match=r"a reader with the name 'reader' .* register\(\.\.\., name=\.\.\.\)"):
+                register(other, registry)
+            register(other, registry, name="other")
+            assert {name for _, name in samples(registry)} == {"reader", "other"}
+        one.close()
+        with Reader(gateway.url) as next_one:
+            register(next_one, registry)
+            assert {name for _, name in samples(registry)} == {"reader"}
+
+
+def test_a_client_that_the_application_dropped_is_not_kept(registry: CollectorRegistry) -> None:
+    with ReadableGateway(8) as gateway:
+        r = Reader(gateway.url)
+        register(r, registry)
+        assert samples(registry)
+        del r
+        gc.collect()
+        assert samples(registry) == {}
+
+
+def test_the_default_is_the_registry_of_the_process() -> None:
+    from prometheus_client import REGISTRY
+
+    with FakeGateway() as gateway, Producer(gateway.url, producer="of the process".replace(" ", "-")) as p:
+        register(p)
+        assert REGISTRY.get_sample_value("tutti_client_producer_epoch", {"client": "of-the-process"}) == 1
+
+
+def test_without_the_library_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch, registry: CollectorRegistry) -> None:
+    real = builtins.__import__
+
+    def missing(name: str, globals: Mapping[str, object] | None = None, locals: Mapping[str, object] | None = None,
+                fromlist: Sequence[str] = (), level: int = 0) -> Any:  # fmt: skip
+        if name.partition(".")[0] == "prometheus_client":
+            raise ImportError(name)
+        return real(name, globals, locals, fromlist, level)
+
+    with FakeGateway() as gateway, Producer(gateway.url) as p:
+        monkeypatch.setattr(builtins, "__import__", missing)
+        with pytest.raises(UsageError, match="prometheus"):
+            register(p, registry)
+
+
+def test_each_metric_has_a_sentence_and_a_unit() -> None:
+    def units() -> Iterator[str]:
+        for metric in METRICS:
+            assert metric.about.endswith(".")
+            yield metric.unit
+
+    assert set(units()) == {"", "records", "bytes", "seconds"}

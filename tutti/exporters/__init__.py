@@ -1,0 +1,1 @@
+"""Exporters: metrics of producers and readers for Prometheus and OpenTelemetry. The client does not depend on this package."""

@@ -1,0 +1,61 @@
+"""Metrics of producers and readers for OpenTelemetry, as observable instruments."""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
+
+from tutti.common.stats import COUNTER
+from tutti.errors import UsageError, install_remedy
+from tutti.exporters.clients import METRICS, Client, Clients, Metric
+
+if TYPE_CHECKING:
+    from opentelemetry.metrics import Meter, Observation
+
+_UNITS = {"records": "{record}", "bytes": "By", "seconds": "s", "": "1"}
+_exported: weakref.WeakKeyDictionary[Meter, Clients] = weakref.WeakKeyDictionary()
+_default: list[Meter] = []  # the meter of the program's provider, from its first use
+_lock = threading.Lock()
+
+
+def register(client: Client, meter: Meter | None = None, *, name: str | None = None) -> None:
+    """Export the statistics of a producer or a reader to OpenTelemetry, until the client is closed.
+
+    Each instrument is named tutti.client.ROLE.FIELD, and its measurements have the attribute `client`. Each collection reads
+    `client.stats()`.
+
+    Args:
+        client: a `Producer`, a `Reader`, or their counterpart in `tutti.aio`.
+        meter: creates the instruments; the default is a meter of the provider that the program has configured.
+        name: value of the attribute `client`; the default is the client's name, and "reader" for a reader without a name.
+
+    Raises:
+        UsageError: OpenTelemetry is not installed, or another open client has this name.
+    """
+    try:
+        from opentelemetry import metrics  # noqa: PLC0415 - an optional dependency
+    except ImportError as error:
+        raise UsageError(f"metrics for OpenTelemetry need its API: {install_remedy('otel')}") from error
+    with _lock:
+        if meter is None:
+            _default[:] = _default or [metrics.get_meter("tutti")]
+            meter = _default[0]
+        clients = _exported.get(meter)
+        if clients is None:
+            # A meter accepts each instrument once, so all clients of a meter share the instruments.
+            clients = _exported[meter] = Clients()
+            for metric in METRICS:
+                create = meter.create_observable_counter if metric.kind == COUNTER else meter.create_observable_gauge
+                instrument = f"tutti.client.{metric.role}.{metric.field}"
+                create(instrument, [_callback(clients, metric, metrics.Observation)], _UNITS[metric.unit], metric.about)
+    clients.add(client, name)
+
+
+def _callback(clients: Clients, metric: Metric, observation: type[Observation]) -> Callable[[Any], Iterator[Observation]]:
+    def observe(_: Any) -> Iterator[Observation]:
+        for _, values in clients.values([metric]):
+            yield from (observation(value, {"client": name}) for name, value in values.items())
+
+    return observe
