@@ -1,8 +1,8 @@
 """Archiver: writes closed ranges of a log to an archive, and commits an offset after each, so that retention can remove them.
 
 The manifests alone define the content of the archive. The archiver adds all records of the log that no manifest describes, also
-between existing ranges, for example after the loss of a manifest. Ticks and batch sizes in the log determine where a range ends, so
-two archivers that start at one offset write equal ranges.
+between existing ranges, for example after the loss of a manifest. A range ends at a tick in the log, or before it
+exceeds a number of bytes. So two archivers with the same settings that start at the same offset write equal ranges.
 """
 
 from __future__ import annotations
@@ -262,7 +262,7 @@ class Archiver:
         end = frontier.offset if gap_end is None else min(gap_end, frontier.offset)
         if end <= start:
             return None
-        # End the range where sizes and ticks of the log say, so that all archivers write equal ranges.
+        # Only the content of the log determines where a range ends, so two archivers write equal ranges.
         upto = self._source.bytes_end(start, end, self._settings.bytes)
         tick = self._source.tick_end(start, start, upto, self._settings.ticks)
         if tick > start:

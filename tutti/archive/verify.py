@@ -45,7 +45,7 @@ def verify(archive: Archive, progress: Callable[[int], None] | None = None) -> V
     """Check the SHA-256 of each file, each record, and the digest of each range.
 
     Args:
-        archive: the archive.
+        archive: archive whose files are read and compared with its manifests.
         progress: function to call after each checked range, with its number of records.
 
     Raises:

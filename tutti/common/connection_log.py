@@ -105,7 +105,7 @@ class ConnectionLog:
         """Log the change that an event makes; nothing if it makes none.
 
         Args:
-            event: the event.
+            event: what happened to the connection.
             now: time of the event in monotonic seconds.
             cause: reason of a failure, or the result at each address.
             where: the gateway of a new connection.

@@ -174,7 +174,7 @@ class LogState(msgspec.Struct, kw_only=True):
         """
         producer = self.producers.get(frame.producer)
         if producer is None or producer.epoch != frame.epoch or producer.sequence + 1 != frame.first_sequence:
-            raise FormatError(f"{frame!r} does not follow its producer's entry in the received-table ({producer!r})")
+            raise FormatError(f"{frame!r} is not the next batch of its producer, for which the received-table has {producer!r}")
         producer.sequence = frame.first_sequence + frame.count - 1
         producer.progress = frame.progress or producer.progress
         producer.last_seen = self.tick_time

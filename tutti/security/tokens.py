@@ -310,7 +310,7 @@ def read_tokens(path: str | Path) -> dict[str, Access]:
     for name, access in tokens.items():
         if access.sha256 in owner:
             raise ConfigError(
-                f"{path}: {owner[access.sha256]} and {name} are the same token: create one for each with `tutti tokens new`"
+                f"{path}: {owner[access.sha256]} and {name} are the same token: create one for each name with `tutti tokens new`"
             )
         owner[access.sha256] = name
     check_not_world_writable(path, found)
@@ -330,12 +330,13 @@ def _access(path: str | Path, name: str, fields: object) -> Access:
     digest, admin, expires = fields.get("sha256"), fields.get("admin", False), fields.get("expires")
     if not isinstance(digest, str) or not _SHA256.match(digest):
         raise ConfigError(
-            f"{where}.sha256 is not a SHA-256: it takes 64 hexadecimal digits; {_MADE_BY}, and the file never has the token itself"
+            f"{where}.sha256 is not a SHA-256 hash of a token: write its 64 lower-case hexadecimal digits, never the token itself; "
+            f"{_MADE_BY}"
         )
     if not isinstance(admin, bool):
-        raise ConfigError(f"{where}.admin is {admin!r}: it takes true or false")
+        raise ConfigError(f"{where}.admin is {admin!r}: write true or false")
     if expires is not None and not (isinstance(expires, datetime) and expires.tzinfo is not None):
-        raise ConfigError(f"{where}.expires is {expires}: it takes a time with a zone, 2027-01-31T00:00:00Z for example")
+        raise ConfigError(f"{where}.expires is {expires}: write a time with a zone, for example 2027-01-31T00:00:00Z")
     try:
         expires_us = (expires.astimezone(UTC) - _EPOCH) // _MICROSECOND or 1 if expires is not None else 0  # 0 would mean never
     except OverflowError:

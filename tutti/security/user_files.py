@@ -38,7 +38,7 @@ def file_stamp(path: str | Path) -> Stamp:
 
 
 def monotonic_us() -> int:
-    """Return a monotonic clock, us."""
+    """Return the time of a monotonic clock in microseconds."""
     return time.monotonic_ns() // 1000
 
 

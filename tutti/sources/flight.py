@@ -147,7 +147,7 @@ class FlightSource:
             may_lag = found.stale if beyond is None else found.state in CUT_OFF and best.offset <= beyond
             switched = may_lag and self._switch_gateway(no_majority, found.state)
             if beyond is not None and time.monotonic() >= deadline:
-                return best  # the time is over; a switch of gateways takes effect in the next call
+                return best  # the timeout has passed; after a switch, the next call asks the new gateway
             if switched:
                 continue
             if beyond is None:

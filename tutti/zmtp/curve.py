@@ -271,12 +271,12 @@ class CurveServerHandshake(_CurveHandshake):
         key = bindings.crypto_box_beforenm(self._peer_transient, self._transient.secret)
         initiate = _open_box(bindings.crypto_box_open_afternm, command[offset + 8 :], b"CurveZMQINITIATE" + short_nonce, key)
         if len(initiate) < 128:
-            raise HandshakeError("INITIATE is too short: it lacks the client's key")
+            raise HandshakeError("INITIATE is too short: it lacks the client's key or its vouch (its proof of identity)")
         peer_key, long_nonce, vouch = initiate[:32], initiate[32:48], initiate[48:128]
         # The vouch proves that the owner of the permanent key chose this transient key for this server.
         vouched_keys = _open_box(bindings.crypto_box_open, vouch, b"VOUCH---" + long_nonce, peer_key, self._transient.secret)
         if not secrets.compare_digest(vouched_keys, self._peer_transient + self._own.public):
-            raise HandshakeError("the vouch in INITIATE is for other keys")
+            raise HandshakeError("the client made the vouch (proof of identity) in INITIATE for other keys than this connection's")
         self.identity = decode_properties(initiate[128:], b"DEALER").get(b"identity", b"")
         if self._accepts_key is not None and not self._accepts_key(peer_key):
             self._outgoing.append(_ERROR_NOT_ACCEPTED)

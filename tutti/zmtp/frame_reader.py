@@ -18,10 +18,10 @@ if TYPE_CHECKING:
 
 _FLAGS = MORE | LONG | COMMAND
 _unpack_length = LENGTH.unpack_from
-_MESSAGE_BYTES_MAX = 2 * limits.MESSAGE_BYTES_MAX
+ASSEMBLED_BYTES_MAX = 2 * limits.MESSAGE_BYTES_MAX  # a reader allocates no memory for a message above this size
 _UNLIMITED = 2**31
 # Above this size, even a skipped message ends the connection, because the message may be endless.
-_SKIPPED_BYTES_MAX = 2 * _MESSAGE_BYTES_MAX
+_SKIPPED_BYTES_MAX = 2 * ASSEMBLED_BYTES_MAX
 _WINDOW_BYTES = 64 * limits.KIB  # size of one read of small messages
 _TAIL_BYTES = 4 * limits.KIB  # bytes read after a large part; few, because a large part that begins in them must be copied
 # An incomplete frame up to this size is copied into the next read. A larger frame gets memory of its own.
@@ -39,7 +39,7 @@ class MessageTooLarge(FormatError):
     """A message exceeds the limit of bytes or parts; `size` is the number of bytes so far."""
 
     def __init__(self, size: int) -> None:
-        super().__init__(f"a message has {size} bytes or more, or too many parts")
+        super().__init__(f"a message of {size} or more bytes is above the limit of {ASSEMBLED_BYTES_MAX}, or has too many parts")
         self.size = size
 
 
@@ -221,7 +221,7 @@ class FrameReader:
             raise FormatError(f"a command of {length} bytes is too large")
         size = self._size + length
         # Check the limits before the part is assembled, so that no memory is allocated for an oversized message.
-        if self._count == self._parts_max or size > _MESSAGE_BYTES_MAX:
+        if self._count == self._parts_max or size > ASSEMBLED_BYTES_MAX:
             self._reject_message(size)
         if not self._dropping and size > limits.INTRODUCTION_BYTES_MAX and not self._may_buffer(size):
             self._drop_message(bytes(received[:1]))
@@ -255,7 +255,7 @@ class FrameReader:
         """Add a complete part to the message. Return the message if this part is the last one."""
         self._size += length
         self._count += 1
-        if self._count > self._parts_max or self._size > _MESSAGE_BYTES_MAX:
+        if self._count > self._parts_max or self._size > ASSEMBLED_BYTES_MAX:
             self._reject_message(self._size)
         if not self._dropping:
             self._parts.append(part)

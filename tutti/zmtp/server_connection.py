@@ -94,6 +94,6 @@ class Connection:
 
     @property
     def assembly_bytes(self) -> int:
-        """Memory that the incomplete message of this connection occupies, bytes."""
+        """Bytes of memory that the incomplete message of this connection occupies."""
         encrypted = 0 if self.receiver is None else self.receiver.assembly_bytes
         return encrypted if self.reader is None else encrypted + self.reader.assembly_bytes

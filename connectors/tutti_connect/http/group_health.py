@@ -1,4 +1,4 @@
-"""Health of the group: a thread polls it each second, so that posts fail at once while the group cannot commit.
+"""A thread asks each second whether the group can commit records, so that posts fail at once while it cannot.
 
 The same thread returns freed memory to the system after large bodies and pages.
 """

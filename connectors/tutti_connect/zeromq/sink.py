@@ -201,7 +201,7 @@ class Publisher:
             self._since = 1 + self._previous.pop(next(iter(self._previous)))
 
     def _save(self, reader: Reader, *, at_once: bool = False) -> None:
-        """Commit the reader's offset to the log if it has changed, at most each `SAVE_S` unless `at_once`."""
+        """Commit the reader's offset to the log if it has changed. Without `at_once`, commit at most once per `SAVE_S` seconds."""
         now = time.monotonic()
         position = int(reader.position)
         if position == self._saved or (now < self._save_at and not at_once):

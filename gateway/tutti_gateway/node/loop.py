@@ -110,7 +110,7 @@ class Loop:
         return ready
 
     def _sleep_ms(self) -> int:
-        """Return the time until the next timer of the driver or the transport, ms."""
+        """Return the milliseconds until the next timer of the driver or the transport."""
         wait_us, transport_us = self._driver.wait_us(), self._transport.next_us()
         # Milliseconds are rounded up: with a timeout of 0 just before a timer, the loop would spin until the timer is due.
         return -(-(wait_us if transport_us is None else min(wait_us, transport_us)) // US_PER_MS)

@@ -105,14 +105,11 @@ class Gateway:
         self._config = config
         self._log = log = logs.set_up(config.name, config.logging.level)
         self._inbox: Mailbox[DriverInput] = Mailbox()
-        self._signals = 0
-        self._disk_hangs = False
+        self._signals = self._waited_s = 0
+        self._disk_hangs = self._ready_printed = self._clock_apart = False
         self._stop_us = stop_us_max(config.timers.heartbeat_ms * US_PER_MS)
         self._stop_by = float("inf")
-        self._ready_printed = False
         self._logged_reason = self._waits = ""
-        self._clock_apart = False
-        self._waited_s = 0
         self._reads = reads
         # The log and the lanes share one storage object, so that both date their snapshot files by the group's clock (log, D29).
         self._storage = Storage()

@@ -92,7 +92,7 @@ class Transport(Protocol):
         """Return the descriptors that become readable when there are messages to drain, always the same ones."""
 
     def next_us(self) -> int | None:
-        """Return the time until `flush` must run even if no message arrives, us; None if there is no such time."""
+        """Return the microseconds until `flush` must run even if no message arrives, or None if nothing is due."""
 
     def maintain(self) -> list[Trouble]:
         """Refresh keys, send heartbeats and renew connections. Return the problems since the last call. Called once a second."""

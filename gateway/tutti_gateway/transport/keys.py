@@ -75,8 +75,10 @@ def generate(directory: str | Path, gateways: Iterable[str]) -> list[Path]:
         OSError: a file cannot be written.
     """
     names = [check_name("gateway", name) for name in gateways]
-    if not names or len(set(names)) != len(names):
-        raise UsageError(f"give each gateway name once, and at least one (given: {', '.join(names) or 'none'})")
+    if not names:
+        raise UsageError("no gateway is named: give the name of each gateway that needs keys")
+    if len(set(names)) != len(names):
+        raise UsageError(f"a gateway is named twice ({', '.join(names)}): give each gateway name once")
     folder = Path(directory)
     secrets, public = [folder / f"{name}{SECRET_ENDING}" for name in names], folder / PUBLIC_FILE
     known = read_public(public) if public.exists() else {}
@@ -252,7 +254,7 @@ class Keyring:
     def open(
         cls, secret_path: str | Path, public_path: str | Path, gateway: str, clock_us: Callable[[], int] = monotonic_us
     ) -> Keyring:
-        """Read and check the keys of a gateway; `clock_us` returns monotonic time, us.
+        """Read and check the keys of a gateway; `clock_us` returns the monotonic time in microseconds.
 
         Raises:
             ConfigError: a file is invalid, or does not belong to this gateway; the message has the remedy.

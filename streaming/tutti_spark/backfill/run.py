@@ -246,8 +246,8 @@ class Plan:
         remaining = [part for start, end in state.done for part in missing(start, end, [(report.start, report.end)])]
         if self.format == "parquet" and state.schema not in ("", schema) and (remaining or self.request.mode != "swap"):
             raise UsageError(
-                f"the result has {schema}, and the table {state.schema}: replace the whole table with --mode swap, or use another "
-                "table"
+                f"the result has the schema {schema}, and the table has the schema {state.schema}: replace the whole table with "
+                "--mode swap, or use another table"
             )
         keyed = "offset" in rows.columns
         if self.request.mode == "swap" and self.request.live is not None and not keyed:
@@ -257,8 +257,9 @@ class Plan:
             )
         if self.request.mode == "swap" and remaining and not keyed:
             raise UsageError(
-                f"--mode swap of a result without the column `offset` replaces the whole table, which also has {remaining[0]}: "
-                "give a range that includes it, or keep the column"
+                "--mode swap of a result without the column `offset` replaces the whole table, but the table also has the offsets "
+                f"{remaining[0][0]} to {remaining[0][1] - 1}, which are outside the range of this run: give a range that includes "
+                "them, or keep the column"
             )
 
     def _check_log(self) -> None:
@@ -338,10 +339,11 @@ def _end_before_begin(live: Live, options: Backfill, end: int) -> int:
     first = live.begins[0]
     if options.end == "latest" and len(live.begins) > 1:
         raise UsageError(
-            f"--mode append with --live {options.live}: no end of the range fits all streams of that query, because they began at "
-            f"different offsets ({_joined_text(live.begins)}). Records from {first} on would be missing for the streams that began "
-            "later. If the rows have the column `offset`, use --mode merge, which adds each offset that the table lacks. Otherwise "
-            "start the query with a new checkpoint, and give all its streams the same startingOffset or the same lockstep"
+            f"--mode append with --live {options.live}: the backfill must end where the streams of that query began, but they "
+            f"began at different offsets ({_joined_text(live.begins)}). With an end at {first}, the table would lack later records "
+            "of the streams that began after it. If the rows have the column `offset`, use --mode merge, which adds each offset "
+            "that the table lacks. Otherwise start the query with a new checkpoint, and give all its streams the same "
+            "startingOffset or the same lockstep"
         )
     if options.end != "latest" and end > first:
         raise UsageError(

@@ -270,8 +270,8 @@ def check_parquet(path: Path) -> None:
     """Raise UsageError if a directory contains files that do not belong to the Parquet table of a backfill."""
     if (path / "_spark_metadata").exists():
         raise UsageError(
-            f"a streaming query writes --table {path}, and readers of it see only the files that the query lists: use --format "
-            "delta for both, or fill another directory and read the two together"
+            f"a streaming query writes to --table {path}, and readers of such a Parquet directory see only the query's files: use "
+            "--format delta for both, or give the backfill another directory, and read both directories"
         )
     foreign = [file.name for file in path.iterdir() if not file.name.startswith(("offsets=", "_", "."))] if path.exists() else []
     if foreign:

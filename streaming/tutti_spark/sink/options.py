@@ -47,10 +47,10 @@ class SinkOptions:
     """Destination and identity of a write.
 
     Attributes:
-        gateways: url of the gateways.
-        topic: topic of all records (None: a column contains the topic).
-        write_id: the option `writeId`; empty if not given.
-        credentials: credentials of the client, if any.
+        gateways: where the records go: tutti://HOST:PORT, several hosts separated by commas.
+        topic: topic that gets all records, or None if the column `topic` names the topic of each record.
+        write_id: name that makes a repeat of a batch write have no effect; empty if the option `writeId` is not given.
+        credentials: token, keys and certificates with which the client connects, or None for a group without security.
     """
 
     gateways: str

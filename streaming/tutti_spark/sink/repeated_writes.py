@@ -28,14 +28,14 @@ class Write:
     """A write, as its producer's progress describes it.
 
     Attributes:
-        name: name of the producer.
+        name: name under which the sink writes to the log as a producer.
         batch: number of the micro-batch; -1 outside of a micro-batch.
         stream: True for a streaming sink, which writes each micro-batch once.
         named: True if the write has a writeId.
         run: id of the query's run, needed only in `foreachBatch`; empty if unknown.
         at: position of the write's first staged batch in the log, different for each attempt.
-        records: number of records.
-        topics: digest of the topics.
+        records: number of records in the write.
+        topics: digest of the names of the topics in the write.
         counts: digest of the number of records per topic.
         digest: digest of the number of records and bytes per topic.
     """

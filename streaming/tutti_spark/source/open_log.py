@@ -43,7 +43,7 @@ def source_of_log(options: ReadOptions, log: str, seen: int, gateways: Iterable[
     Gateways on the worker's host come first. The gateways in the options may have left the group since the read was planned.
 
     Args:
-        options: options of the read.
+        options: what to read, as parsed from the options in Spark.
         log: UUID of the log in the plan.
         seen: lower bound of the frontier in the plan.
         gateways: host and port of each gateway in the plan, in order of preference.

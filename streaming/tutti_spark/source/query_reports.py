@@ -43,8 +43,8 @@ class Reporter:
         """Start the report thread, if `source` reads from gateways.
 
         Args:
-            source: source of the query's records.
-            options: options of the read.
+            source: where the query reads its records: gateways or files.
+            options: what the query reads, as parsed from its options in Spark.
             lag_at: function that returns the lag at an offset as (records, milliseconds).
             least: function from this stream's offset to the lowest position of all streams with the query name (None: unknown).
         """

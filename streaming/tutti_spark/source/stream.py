@@ -55,10 +55,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._processed: int | None = None
         self._open_reporter: Reporter | None = None
         self._position: SharedPosition | None = None
-        # Result of the last search that found no tick, as (begin, last tick, upto).
-        # A batch from `begin` cannot end below `upto` before the log has a tick after `last tick`.
+        # The last search that found no tick to end a batch, as (start of the batch, newest tick of the log, end of the search).
+        # While the log has no newer tick, the next search for this batch reads only the records after the end of this search.
         self._tick_search = (-1, -1, 0)
-        # Result of the last search for the byte limit: `maxBytesPerTrigger` shortens the batch [begin, end) to [begin, found).
+        # Last result for `maxBytesPerTrigger`, as (begin, end, found): the batch [begin, end) is shortened to [begin, found).
         self._bytes_limit = (-1, -1, -1)
         self._triggered: float | None = None  # monotonic time of the last batch
 

@@ -121,7 +121,7 @@ def test_an_oversized_message_ends_the_connection(data: bytes, error: type[Excep
 
 
 def test_a_message_that_never_ends_is_not_forgiven(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(frame_reader, "_MESSAGE_BYTES_MAX", 1 << 20)
+    monkeypatch.setattr(frame_reader, "ASSEMBLED_BYTES_MAX", 1 << 20)
     monkeypatch.setattr(frame_reader, "_SKIPPED_BYTES_MAX", 2 << 20)
     with ends() as pair:
         reader = Reader(pair, skips_oversized=True)

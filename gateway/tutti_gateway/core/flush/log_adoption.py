@@ -293,7 +293,7 @@ class LogAdoption:
         return window.end == wanted.end and wanted.chain in (None, window.chain)
 
     def end_overwritten(self, end: int) -> None:
-        """Truncate the log after `end`, and let the disk delete its record of the corrupt range, which is overwritten now."""
+        """Truncate the log after `end`, in memory and on the disk. The log then has no corrupt range any more."""
         self._log.truncate(end)
         if self.damage is not None:
             self.damage = None

@@ -175,7 +175,7 @@ class Membership:
             peer.measured(now_us - beat.echo_us - beat.held_us)  # the peer kept this gateway's heartbeat for `held_us`
         if beat.claim:
             self._set_leader(sender, beat.claim)
-        # A coordinator that leaves claims nothing, so candidates need not wait for the boot period (lifecycle, L14).
+        # A coordinator that stops has given up its claim, so another member may propose a view at once (lifecycle, L14).
         elif sender == self._leader and beat.leaving:
             self._leader_missed = limits.BOOT_HEARTBEATS_MAX
         if beat.view == view_state.view and view_state.view:

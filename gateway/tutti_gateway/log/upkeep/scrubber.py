@@ -233,7 +233,7 @@ class LogScrubber:
 
     @property
     def _log(self) -> bytes:
-        """Return the uuid of the log. For a lane, it is the incarnation of the lane's disk, which the options contain."""
+        """Return the id that segment headers contain: the uuid of the log or, in a lane, the incarnation of the lane's disk."""
         return self._lane or self._indexer.state.log
 
     def _chain_before(self, first: int) -> int | None:

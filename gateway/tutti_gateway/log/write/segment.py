@@ -146,7 +146,7 @@ def prepared_paths(directory: str) -> list[str]:
 
 
 def size_of_next(options: LogOptions, before: int, frame: Frame | None) -> int:
-    """Return the size of the next segment, bytes.
+    """Return the size of the next segment in bytes.
 
     In a lane (option `first_segment_bytes`), each segment is twice as large as the previous one, up to `segment_bytes`. In the
     ordered log, all segments have `segment_bytes`.

@@ -117,5 +117,5 @@ class MarkTracker:
 
 
 def now_us() -> int:
-    """Return the wall clock, us."""
+    """Return the time of the wall clock in microseconds."""
     return time.time_ns() // 1000

@@ -1,4 +1,4 @@
-"""Validation of submitted batches, before the gateway orders or writes them.
+"""Checks the batches that clients submit, before the gateway orders them or writes them to its disk.
 
 The producer computes the CRC of the body, so the check also detects corruption on the network. A plain body needs only a few
 comparisons. A body that is not plain needs Arrow's full validation. An invalid batch is refused with the reason, and never reaches

@@ -36,7 +36,7 @@ _LIMITS = PortLimits(
     connections_max=limits.CLIENT_CONNECTIONS_MAX,
     assembly_bytes_max=limits.CLIENT_ASSEMBLY_BYTES_MAX,
     parts_max=PARTS_MAX,
-    # An oversized message arrives without parts, so that the handler can report the limit. Otherwise the connection would close.
+    # The server keeps the connection after an oversized message, so that the handler can answer with an error that has the limits.
     skips_oversized=True,
     queued_max=limits.SEND_HIGH_WATER_MARK,
     pause_above_bytes=limits.CLIENT_HELD_BACK_BYTES,
@@ -140,7 +140,7 @@ class ClientPort:
         for fd, mask in self._epoll.poll(0):
             server.handle_event(fd, mask)
         return [
-            # An oversized message keeps no parts: the handler reports a message without parts as malformed.
+            # An oversized message is returned without parts, which the handler answers with an error that has the limits.
             Message(routing, parts if size <= common_limits.MESSAGE_BYTES_MAX else [], size)
             for routing, parts, size in server.receive(messages_max, bytes_max)
         ]

@@ -123,7 +123,7 @@ class Quotas:
         self._bytes = 0
 
     def to_dict(self, now_us: int) -> dict[str, object]:
-        """Return the values for the status: memory of the waiting batches, and the throttled time of each token, us."""
+        """Return values for the status: the bytes of waiting batches, and the microseconds for which each token was throttled."""
         waiting = self._waiting
         throttled = {
             name: line.throttled_us + (now_us - line.since_us if name in waiting else 0) for name, line in self._lines.items()
@@ -148,7 +148,7 @@ def _memory(frame: Frame) -> int:
 
 
 def _cost_us(access: Access, frame: Frame) -> int:
-    """Return the time of its token's quota that a batch uses, us."""
+    """Return how many microseconds of its token's quota a batch uses."""
     records_us = frame.count * _US // access.records_per_s if access.records_per_s else 0
     bytes_us = frame.size * _US // access.bytes_per_s if access.bytes_per_s else 0
     # A batch above a small quota costs at most 30 s, because its client gives up the delivery after 60 s.

@@ -22,7 +22,7 @@ class Clock:
         self._wall_us = 0
 
     def mono_us(self) -> int:
-        """Return the monotonic time, us."""
+        """Return the monotonic time in microseconds."""
         return time.monotonic_ns() // NS_PER_US
 
     def now(self) -> Now:

@@ -348,7 +348,7 @@ class LogThread(DiskWorker[Persist | ReadLog | ReadSnapshot | Deliver | RepairLo
         return bool(self.full) and time.monotonic() - self._full_at < limits.DISK_FULL_WAIT_US / US
 
     def _sync(self) -> int:
-        """Sync the log. Return the duration, us."""
+        """Sync the log, and return the duration in microseconds."""
         began = time.monotonic_ns()
         self._writer.sync()
         return (time.monotonic_ns() - began) // NS_PER_US

@@ -32,7 +32,7 @@ class Rate(NamedTuple):
 
 
 class Latency(NamedTuple):
-    """A histogram of the status, named by its dotted path, of which the history shows one quantile, us."""
+    """A histogram of the status, named by its dotted path. The history shows one quantile of it in microseconds."""
 
     name: str
     path: str

@@ -33,7 +33,7 @@ def trim() -> None:
 
 
 def private_bytes() -> int:
-    """Return the anonymous memory of this process, bytes."""
+    """Return the anonymous memory of this process in bytes."""
     # A read from byte 0 makes the kernel compute the content of the open file again.
     lines = os.pread(_status(), _STATUS_BYTES_MAX, 0).splitlines()
     # Mapped segments count as RssFile and not as RssAnon: the kernel can drop their pages at any time.

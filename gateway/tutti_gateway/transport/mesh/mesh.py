@@ -17,6 +17,7 @@ from tutti.data.frames.frame import Buffer
 from tutti.data.member_address import Address, parse_member
 from tutti.errors import FormatError, TuttiError
 from tutti.runtime.dns import Resolver
+from tutti.zmtp.frame_reader import ASSEMBLED_BYTES_MAX
 from tutti.zmtp.framing import EncodedMessage, encode_message
 from tutti_gateway.core import limits
 from tutti_gateway.core.protocol.events import LinkChanged, Received
@@ -35,7 +36,7 @@ from tutti_gateway.transport.handshake import parse_introduction
 from tutti_gateway.transport.inbound_peers import InboundPeer, InboundPeers
 from tutti_gateway.transport.interface import Introduction, Trouble
 from tutti_gateway.transport.mesh.peer_state import LinkEvent, LinkEventKind, PeerLink
-from tutti_gateway.transport.mesh.socket_backend import InboundMessage, SocketBackend
+from tutti_gateway.transport.mesh.socket_backend import PARTS_MAX, InboundMessage, SocketBackend
 from tutti_gateway.transport.rate_limited_log import TroubleLog
 
 if TYPE_CHECKING:  # at run time, only gateways with keys import the cryptography
@@ -335,7 +336,7 @@ class Mesh:
         self._troubles.report(peer, reason, self._clock_us())
 
     def next_us(self) -> int | None:
-        """Return the time until `flush` must run even if no message arrives, us; None if there is no such time."""
+        """Return the microseconds until `flush` must run even if no message arrives, or None if nothing is due."""
         return self._backend.next_us()
 
     def maintain(self) -> list[Trouble]:
@@ -370,4 +371,7 @@ class Mesh:
 
 
 def _too_large(size: int) -> Message:
-    raise FormatError(f"a message of {size} bytes is too large, or has too many parts")
+    raise FormatError(
+        f"a message of {size} bytes or more exceeds the limit of {ASSEMBLED_BYTES_MAX} bytes or of {PARTS_MAX} parts; its "
+        "connection was closed"
+    )

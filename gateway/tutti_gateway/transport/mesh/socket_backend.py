@@ -32,12 +32,13 @@ if TYPE_CHECKING:  # at run time, only gateways with keys import the cryptograph
 
 _US_PER_MS = 1000
 _HEARTBEAT_US = limits.MESH_BEAT_MS * _US_PER_MS * 9 // 10  # 10 % less, so that a slightly early call of `maintain` also sends
+# A separate part has more than 8 KiB, so no valid message within the size limit has more parts.
+PARTS_MAX = 1 + common_limits.MESSAGE_BYTES_MAX // limits.JOINED_BODY_BYTES_MAX
 _LIMITS = PortLimits(
     name="group port",
     connections_max=limits.MESH_CONNECTIONS_MAX,
     assembly_bytes_max=limits.MESH_ASSEMBLY_BYTES_MAX,
-    # A separate part has more than 8 KiB, so no valid message within the size limit has more parts.
-    parts_max=1 + common_limits.MESSAGE_BYTES_MAX // limits.JOINED_BODY_BYTES_MAX,
+    parts_max=PARTS_MAX,
     skips_oversized=False,
     queued_max=limits.MESH_INTRODUCED_MAX,  # only refusals and PONGs
     pause_above_bytes=limits.MESH_ANSWERS_BYTES_MAX,
@@ -150,7 +151,7 @@ class SocketBackend:
         return "its public key is not listed: write it into the file that `security.public_keys` names, on every host"
 
     def next_us(self) -> int | None:
-        """Return the time until the next deadline of a connection, us; None if no connection has a deadline."""
+        """Return the microseconds until the next deadline of a connection, or None if no connection has a deadline."""
         deadlines = [connection.deadline_us for connection in self._connections if connection.deadline_us]
         return max(0, min(deadlines) - self.clock_us()) if deadlines else None
 

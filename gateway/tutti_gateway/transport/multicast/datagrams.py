@@ -188,7 +188,8 @@ class Reassembly:
     def _advance(self, number: int) -> None:
         if number > self._highest:
             self._highest = number
-            if len(self._done) > 2 * limits.MULTICAST_WINDOW:  # rarely true, so that the rebuilding costs little per message
+            # Removing old numbers copies the whole set, so it happens only once for many messages.
+            if len(self._done) > 2 * limits.MULTICAST_WINDOW:
                 self._done = {one for one in self._done if one > number - limits.MULTICAST_WINDOW}
 
     def _complete(self, number: int, message: bytes | memoryview) -> bytes | memoryview:
@@ -234,7 +235,7 @@ class TokenBucket:
         self._tokens -= size
 
     def wait_us(self) -> int:
-        """Return the time until the next datagram may be sent, us; 0 if it may be sent now."""
+        """Return the microseconds until the next datagram may be sent, or 0 if it may be sent now."""
         return 0 if self._tokens > 0 else int(-self._tokens * 1_000_000 / self._rate) + 1
 
 

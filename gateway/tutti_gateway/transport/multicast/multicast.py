@@ -214,7 +214,7 @@ class Multicast:
         return b"".join(process for process, peer in self._peers.items() if peer.last_received_us > since_us)
 
     def next_us(self) -> int | None:
-        """Return the time until queued datagrams, a beacon or the mesh need `flush`, us; None if there is no such time."""
+        """Return the microseconds until queued datagrams, a beacon or the mesh need `flush`, or None if nothing is due."""
         due_us = self._mesh.next_us()
         if self._datagram_queue:
             own_us = self._bucket.wait_us() or limits.MULTICAST_RETRY_US  # else the send buffer was full

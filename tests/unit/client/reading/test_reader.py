@@ -280,9 +280,9 @@ def test_each_address_is_listed_once_with_its_failure_and_the_shorter_wait_holds
 @pytest.mark.parametrize(
     ("call", "said"),
     [
-        (lambda url: Reader(url, patience=float("nan")), "patience must be a number of seconds, not nan"),
-        (lambda url: Reader(url, connect_timeout=-1), "connect_timeout must be a number of seconds, not -1"),
-        (lambda url: Reader(url).poll("1"), "timeout must be a number of seconds, not '1'"),  # type: ignore[arg-type]  # the mistake,
+        (lambda url: Reader(url, patience=float("nan")), "patience must be a number of seconds from 0 to 9223372036, not nan"),
+        (lambda url: Reader(url, connect_timeout=-1), "connect_timeout must be a number of seconds from 0 to 9223372036, not -1"),
+        (lambda url: Reader(url).poll("1"), "timeout must be a number of seconds up to"),  # type: ignore[arg-type]  # the mistake,
     ],
 )
 def test_an_invalid_duration_is_reported(gateway: ReadableGateway, call: Callable[[str], object], said: str) -> None:
