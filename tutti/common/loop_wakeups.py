@@ -61,3 +61,11 @@ def wait_for_call(outcome: Outcome) -> Generator[Any, None, None]:
         yield from wait.__await__()
     finally:
         outcome.forget_call(call)
+
+
+def running_loop() -> asyncio.AbstractEventLoop | None:
+    """Return the event loop that runs in this thread; None without one."""
+    try:
+        return asyncio.get_running_loop()
+    except RuntimeError:
+        return None
