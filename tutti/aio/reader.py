@@ -1,8 +1,8 @@
 """AsyncReader: a `Reader` for coroutines.
 
 One thread of each reader makes the blocking calls of a plain `Reader`, one after another. While the application handles a batch,
-the thread fetches the next batch, and no more. The fetched batch belongs to the AsyncReader, not to the coroutine that waits for it.
-So a cancelled wait loses no batch: the next call returns that batch. The position counts returned records only.
+the thread fetches the next batch, and no more. The fetched batch belongs to the AsyncReader, not to the coroutine that waits. So a
+cancelled wait loses no batch: the next call returns that batch. The position counts returned records only.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from tutti.sources.source import Bound
 if TYPE_CHECKING:
     import pyarrow as pa
 
-_FETCH_S = limits.REQUEST_TIMEOUT_US / 1e6
+_FETCH_S = limits.ANSWER_WAIT_US_MAX / 1e6  # short, because a call that nobody waits for keeps the thread until it ends
 _Answer = TypeVar("_Answer")
 
 
@@ -55,7 +55,7 @@ class _Fetched(NamedTuple):
 
 
 def _fetch(reader: Reader) -> _Fetched | None:
-    """Wait for the next batch of the plain reader. Return None if there is none for some seconds, or at the end of the range."""
+    """Wait for the next batch of the plain reader. Return None if there is none for a second, or at the end of the range."""
     found = reader._take(_FETCH_S)
     return None if found is None else _Fetched(found, reader.lane, reader.position, reader.end)
 
