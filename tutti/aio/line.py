@@ -120,26 +120,27 @@ class WaitingReceipt:
 class Line:
     """The records of one ordering that wait for space. The event loop sends them when the buffer has space.
 
-    The plain producer has no notification of free space, so the loop tries the first record every few milliseconds.
+    The plain producer has no notification of free space, so the loop tries the first record every few milliseconds. `records` is
+    empty if no record waits.
+
+    Args:
+        emptied: called when the last record leaves the line.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, emptied: Callable[[], None]) -> None:
         """Create an empty line in the event loop of the producer."""
+        self._emptied = emptied
         self.size = 0  # bytes
         self.empty = asyncio.Event()
         self.empty.set()
         self.first_refused: WaitingReceipt | None = None  # the first record that was not sent
         self._loop = asyncio.get_running_loop()
-        self._records: collections.deque[WaitingReceipt] = collections.deque()
+        self.records: collections.deque[WaitingReceipt] = collections.deque()
         self._timer: asyncio.TimerHandle | None = None
-
-    def __len__(self) -> int:
-        """Return the number of receipts in the line."""
-        return len(self._records)
 
     def waiting(self) -> int:
         """Return the number of records in the line."""
-        return sum(record.count for record in self._records)
+        return sum(record.count for record in self.records)
 
     def append(self, record: WaitingReceipt) -> None:
         """Add a record.
@@ -152,7 +153,7 @@ class Line:
                 f"the buffer is full, and {self.waiting()} more records already wait for space, which is the limit: call "
                 "`await producer.drain()` between records, or await the receipts"
             )
-        self._records.append(record)
+        self.records.append(record)
         self.size += record.size
         self.empty.clear()
         if self._timer is None:
@@ -162,13 +163,13 @@ class Line:
         self._timer = None
         # Few records at a time, so that other coroutines can run in between.
         full = self.move(limits.ASYNC_RECORDS_A_TURN)
-        if self._records:
+        if self.records:
             self._timer = self._loop.call_later(_RETRY_S if full else 0.0, self._retry)
 
     def move(self, count: int) -> bool:
         """Send the first `count` records of the line. Return True if the buffer is full."""
-        for _ in range(min(count, len(self._records))):
-            if not self._records[0].send():
+        for _ in range(min(count, len(self.records))):
+            if not self.records[0].send():
                 return True
             self._remove_first()
         return False
@@ -176,15 +177,16 @@ class Line:
     def fail(self, error: Exception) -> int:
         """Fail all records of the line. Return the number of records."""
         count = self.waiting()
-        while self._records:
-            self._records[0].fail(error)
+        while self.records:
+            self.records[0].fail(error)
             self._remove_first()
         return count
 
     def _remove_first(self) -> None:
-        record = self._records.popleft()
+        record = self.records.popleft()
         self.size -= record.size
         if record.refused and self.first_refused is None:
             self.first_refused = record
-        if not self._records:
+        if not self.records:
             self.empty.set()
+            self._emptied()

@@ -2,6 +2,7 @@
 
 `send` puts the record into the buffer of a plain `Producer` and returns the receipt of that producer. So a record costs the event
 loop no task, no future and no wake-up. A future exists only while a coroutine awaits the receipt (`tutti.common.loop_wakeups`).
+Without a compiled send path, a record costs one more Python call than in a plain producer.
 
 If the buffer is full, the record waits in a `Line`, and the event loop moves the line into the buffer. A later record of the same
 ordering never overtakes the line.
@@ -15,7 +16,7 @@ import functools
 import logging
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Literal, Self
@@ -23,6 +24,8 @@ from typing import TYPE_CHECKING, Literal, Self
 from tutti import limits
 from tutti.aio.line import Line, WaitingReceipt
 from tutti.aio.receipt import AsyncReceipt
+from tutti.batching.accumulator import do_nothing
+from tutti.batching.appender import Append, with_fast_path
 from tutti.batching.encoder import Compression
 from tutti.batching.options import checked_options
 from tutti.batching.receipt import Header, OnDelivery, Receipt, Resume, Spooled
@@ -36,6 +39,11 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 LOG = logging.getLogger("tutti.client")
+_NO_HEADERS: tuple[Header, ...] = ()
+_NO_APPENDERS: dict[str, Append] = {}
+_TOTAL = "total"
+_NOT_OPEN = ("a placeholder for a line with a record, with which `send` calls `_check`",)
+_RETRY_S = limits.ASYNC_RETRY_US / 1e6
 _POLL_S = limits.ANSWER_WAIT_US_MAX / 1e6
 
 
@@ -46,7 +54,8 @@ class AsyncProducer:
     that the application has not seen. If the block itself raises, the producer has two seconds to deliver, and the block's error
     propagates. Order, identity, epochs, fencing and the spool are those of `Producer`.
 
-    A producer belongs to the event loop in which it was opened. Call its methods in coroutines of that loop only.
+    A producer belongs to the event loop in which it was opened. In another loop, its methods raise `UsageError`; only `send` works
+    there too, unless records wait for space.
 
     Args:
         url, producer, linger, batch_bytes, buffer_bytes, compression, delivery_timeout: as in `Producer`.
@@ -97,9 +106,10 @@ class AsyncProducer:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._producer: Producer | None = None
         self._closed = False
-        self._lines: tuple[Line, ...] = ()
-        # `send` calls this method of the loop for each record: `asyncio.get_running_loop` costs more than `Producer.send`.
-        self._is_running: Callable[[], bool] = _never
+        self._lines: tuple[Line, ...] = ()  # of ordered and of unordered records
+        self._line_records: Collection[object] = _NOT_OPEN
+        # The open batch of the plain producer, for the compiled path of `send`; empty while that path must not overtake a line.
+        self._appenders = _NO_APPENDERS
 
     async def open(self) -> Self:
         """Connect and begin an epoch, as `Producer` does. `async with` calls this method.
@@ -116,10 +126,15 @@ class AsyncProducer:
         except BaseException:
             self._loop = None  # the application may try again
             raise
-        self._line, self._unordered_line = self._lines = Line(), Line()
+        self._lines = Line(self._enable_fast_path), Line(do_nothing)
         self._send = self._producer.send
-        self._is_running = self._loop.is_running
+        self._line_records = self._lines[0].records
+        self._enable_fast_path()
         return self
+
+    def _enable_fast_path(self) -> None:
+        # The only access to the inside of the plain producer. A call through `Producer.send` takes 1.6 times as long.
+        self._appenders = _NO_APPENDERS if self._closed else self._opened._appenders
 
     @property
     def name(self) -> str:
@@ -161,16 +176,17 @@ class AsyncProducer:
             )
         return producer
 
+    @with_fast_path
     def send(
         self,
         topic: str,
         value: bytes | None,
         key: bytes | None = None,
         timestamp: Timestamp = None,
-        headers: Iterable[Header] = (),
+        headers: Iterable[Header] = _NO_HEADERS,
         progress: bytes | None = None,
         on_delivery: OnDelivery | None = None,
-        ordering: str = "total",
+        ordering: str = _TOTAL,
     ) -> AsyncReceipt:
         """Send one record and return its receipt at once; `await` the receipt for the offset.
 
@@ -187,14 +203,14 @@ class AsyncProducer:
             BufferFull: the buffer is full and `on_full` is "raise"; with "block", 256 MiB of records wait for space.
             Fenced, Aborted: as `Producer.send`.
         """
-        # Most records take this path. `Producer.send` is compiled for calls with these arguments only.
-        plain = timestamp is None and progress is None and on_delivery is None and ordering == "total" and not headers
-        if plain and self._is_running() and not self._line:
+        # The path for most records that the compiled path of `with_fast_path` does not take. As the compiled path, it works in any
+        # event loop and thread, so it does not check the loop: the check would cost more than the send.
+        plain = timestamp is None and headers is _NO_HEADERS and progress is None and on_delivery is None and ordering is _TOTAL
+        if plain and not self._line_records:
             try:
                 return self._send(topic, value, key)
             except BufferFull:
-                if not self._waits_for_space:
-                    raise
+                pass  # `_send_or_wait` tries again
         # A retry must find the headers again.
         headers = tuple(headers) if isinstance(headers, Iterator) else headers
         call = functools.partial(self._check().send, topic, value, key, timestamp, headers, progress, on_delivery, ordering)
@@ -223,8 +239,8 @@ class AsyncProducer:
 
     def _send_or_wait(self, call: Callable[[], Receipt], ordering: str, topic: str, count: int, size: int) -> AsyncReceipt:
         """Send with `call`; if the buffer is full, or earlier records wait for space, add the record to the line."""
-        line = self._unordered_line if ordering == "unordered" else self._line
-        if not line:
+        line = self._lines[ordering == "unordered"]
+        if not line.records:
             try:
                 return call()
             except BufferFull:
@@ -232,20 +248,27 @@ class AsyncProducer:
                     raise
         waiting = WaitingReceipt(topic, count, size + limits.ASYNC_RECORD_BYTES, call)
         line.append(waiting)
+        if line is self._lines[0]:
+            self._appenders = _NO_APPENDERS
         return waiting
 
     async def drain(self) -> None:
-        """Let other coroutines run, and wait until no record waits for space in the buffer, as `asyncio.StreamWriter.drain` does.
+        """Let other coroutines run; if records wait for space in the buffer, wait until a quarter of the buffer is free.
 
-        Cancel the call at any time: `drain` sends nothing itself.
+        `asyncio.StreamWriter.drain` is the model. A cancelled call has no effect: `drain` sends nothing itself.
 
         Raises:
             UsageError: the producer is not open, is closed, or was opened in another event loop.
         """
-        self._check()
+        producer = self._check()
         await asyncio.sleep(0)
         for line in self._lines:
-            await line.empty.wait()
+            if line.records:
+                full = len(producer)
+                await line.empty.wait()
+                # Without a reserve, the next records would wait too, and a waiting record costs the loop ten times as much.
+                while len(producer) > full * 3 // 4:
+                    await asyncio.sleep(_RETRY_S)
 
     async def flush(self, timeout: float | None = None) -> int:
         """Send open batches and wait up to `timeout` seconds for all outcomes. Return the number of records without an outcome.
@@ -280,7 +303,7 @@ class AsyncProducer:
         producer = self._check()
         for line in self._lines:
             # After an abort, the producer refuses the records of the line. After `producer.resume`, it would accept them.
-            line.move(len(line))
+            line.move(len(line.records))
         return await asyncio.to_thread(producer.resume, timeout)
 
     def __len__(self) -> int:
@@ -305,7 +328,7 @@ class AsyncProducer:
     async def _end(self, close: Callable[[], None]) -> None:
         """End the producer by calling `close` in a thread. Records that wait for space fail."""
         self._closed = True
-        self._is_running = _never  # `send` then calls `_check`, which raises
+        self._line_records, self._appenders = _NOT_OPEN, _NO_APPENDERS
         unsent = sum(line.fail(Unknown("the producer was closed before the record was sent")) for line in self._lines)
         if unsent:
             LOG.error("producer %s was closed with %d records not sent", self.name, unsent)
@@ -329,8 +352,3 @@ class AsyncProducer:
         for line in self._lines:
             if kind is None and line.first_refused is not None and not line.first_refused.seen:
                 line.first_refused.throw()
-
-
-def _never() -> bool:
-    """Return False: no event loop runs the producer."""
-    return False

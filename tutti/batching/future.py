@@ -133,4 +133,4 @@ class FutureMethods(_Future):
             from tutti.common.loop_wakeups import wait_for_call  # noqa: PLC0415 - only asynchronous applications load asyncio
 
             yield from wait_for_call(self.batch)
-        return self.result()
+        return self.result()  # returns or raises at once

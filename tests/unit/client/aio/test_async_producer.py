@@ -142,6 +142,28 @@ def test_a_full_buffer_never_blocks_the_loop_and_keeps_the_order(held: HeldGatew
     asyncio.run(run())
 
 
+def test_no_record_overtakes_a_line_that_moves_in_turns(held: HeldGateway, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "ASYNC_RECORDS_A_TURN", 3)
+
+    async def run() -> None:
+        async with small(held) as p:
+            count = fill(p) + 1
+            for number in range(count, 300):
+                p.send("t", b"%d" % number + bytes(1000))
+            held.gate.set()
+            number = 300
+            while p._lines[0].records:  # each turn opens a batch, to which the compiled path could append
+                if number < 350:
+                    p.send("t", b"%d" % number)
+                    number += 1
+                await asyncio.sleep(0)
+            p.send("t", b"%d" % number)
+        assert number > 310
+        assert numbers(held) == list(range(1, number + 1))
+
+    asyncio.run(run())
+
+
 def test_a_waiting_receipt_becomes_a_receipt(held: HeldGateway) -> None:
     async def run() -> None:
         async with small(held) as p:
@@ -309,8 +331,9 @@ def test_a_second_event_loop_gets_an_error(gateway: FakeGateway) -> None:
     other, wrong = asyncio.new_event_loop(), r"was opened in another event loop: open an AsyncProducer in each loop"
 
     async def misuse() -> None:
+        assert await p.send("t", b"1") == 1, "the compiled path works in any loop"
         with pytest.raises(UsageError, match=wrong):
-            p.send("t", b"1")
+            p.send("t", b"2", timestamp=1)
         with pytest.raises(UsageError, match=wrong):
             p.send_batch("t", pa.record_batch({"value": pa.array([b"1"])}))
         for wait in (p.drain, p.flush, p.resume):
@@ -325,10 +348,10 @@ def test_a_second_event_loop_gets_an_error(gateway: FakeGateway) -> None:
         runner.run(keep_open())
         other.run_until_complete(misuse())
         with pytest.raises(UsageError, match=wrong):
-            p.send("t", b"without a loop")
+            p.send("t", b"without a loop", timestamp=1)
         runner.run(p.close())
     other.close()
-    assert gateway.log.values() == [b"0"]
+    assert gateway.log.values() == [b"0", b"1"]
 
 
 def test_a_spool_takes_records_while_no_gateway_is_there(spool: Path) -> None:

@@ -9,6 +9,7 @@ import pytest
 
 from tutti import limits
 from tutti.aio.line import Line, WaitingReceipt
+from tutti.batching.accumulator import do_nothing
 from tutti.batching.receipt import Batch, Receipt
 from tutti.errors import Aborted, BufferFull
 
@@ -26,7 +27,7 @@ def waiting(send: Callable[[], Receipt]) -> WaitingReceipt:
 
 def test_a_long_line_moves_in_turns_so_that_other_coroutines_run() -> None:
     async def run() -> None:
-        line = Line()
+        line = Line(do_nothing)
         sent: list[int] = []
 
         def send() -> Receipt:
@@ -37,7 +38,7 @@ def test_a_long_line_moves_in_turns_so_that_other_coroutines_run() -> None:
         for receipt in receipts:
             line.append(receipt)
         seen = set()
-        while line:
+        while line.records:
             seen.add(len(sent))
             await asyncio.sleep(0)
         assert len(seen) == 5
@@ -50,7 +51,7 @@ def test_a_long_line_moves_in_turns_so_that_other_coroutines_run() -> None:
 
 def test_a_full_buffer_is_tried_again_and_the_order_holds() -> None:
     async def run() -> None:
-        line, tries = Line(), 0
+        line, tries = Line(do_nothing), 0
 
         def full_twice() -> Receipt:
             nonlocal tries
@@ -73,7 +74,7 @@ def test_a_full_buffer_is_tried_again_and_the_order_holds() -> None:
 
 def test_a_refused_record_fails_alone_and_is_remembered_until_it_is_seen() -> None:
     async def run() -> None:
-        line = Line()
+        line = Line(do_nothing)
 
         def refuse() -> Receipt:
             raise Aborted("stopped")
