@@ -151,12 +151,13 @@ def test_no_record_overtakes_a_line_that_moves_in_turns(held: HeldGateway, monke
             for number in range(count, 300):
                 p.send("t", b"%d" % number + bytes(1000))
             held.gate.set()
-            number = 300
-            while p._lines[0].records:  # each turn opens a batch, to which the compiled path could append
-                if number < 350:
+            number, line = 300, p._lines[0].records
+            while line:
+                left = len(line)
+                await asyncio.sleep(0)
+                if len(line) < left and number < 400:  # a turn has opened a batch, to which the compiled path could append
                     p.send("t", b"%d" % number)
                     number += 1
-                await asyncio.sleep(0)
             p.send("t", b"%d" % number)
         assert number > 310
         assert numbers(held) == list(range(1, number + 1))
