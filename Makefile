@@ -15,13 +15,13 @@ FAST := $(addprefix tests/,architecture unit property transcripts sim)
 # Tests of the log sync some hundred thousand times; in memory no disk sets their pace. A container has 64 MB there.
 MEMORY = $(shell [ "$$(df --output=avail -BG /dev/shm 2>/dev/null | tail -n 1 | tr -dc 0-9)" -ge 4 ] 2>/dev/null && echo /dev/shm)
 SOURCES := find . -name '*.py' -not -path './.*'
-RELEASE := check test dist docs mutants sim soak spark-soak connect-soak
+RELEASE := check docs wheels test mutants sim soak spark-soak connect-soak
 # Container images often set it. Without bytecode every worker of pytest rewrites the assertions of all tests again, and every process
 # that a test starts compiles all its modules again: collecting the tests takes twice as long.
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-fast test-rest check dist bench bench-laws bench-peers bench-quick soak spark-soak connect-soak release-check sim mutants storm figures docs java lab lock clean
+.PHONY: help setup demo test test-fast test-rest check dist wheels bench bench-laws bench-peers bench-quick soak spark-soak connect-soak release-check sim mutants storm figures docs java lab lock clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):[^#]*## \(.*\)/  make \1~\2/p' Makefile | sed -e :a -e 's/^\([^~]\{1,22\}\)~/\1 ~/;ta' -e 's/~//'
@@ -57,6 +57,9 @@ check: $(READY) ## lint, format, types, import contracts
 dist: $(READY) ## wheel and sdist into dist/, installed into a fresh environment and imported there
 	@tools/dist.sh $(RUN)/python
 
+wheels: dist ## the wheel on every supported Python at hand, each in a fresh environment (PYTHONS=...: more interpreters)
+	@mkdir -p build; set -o pipefail; $(RUN)/python -m tools.wheels $(PYTHONS) | tee build/wheels.txt
+
 bench: $(READY) java ## every benchmark, with the machine's own limits beside it (ARGS=--quick: small volumes, one round)
 	@$(RUN)/python -m benchmarks $(ARGS)
 
@@ -81,12 +84,13 @@ connect-soak: $(READY) java lab ## all long tests but Spark's: connectors, spool
 
 release-check: MINUTES = 60
 release-check: SECONDS = 600
-release-check: ## what a release must pass: check, test, dist, docs and every long run; each soak takes MINUTES, the simulator SECONDS
+release-check: $(READY) ## what a release must pass: version, change log, fixtures, then every test and long run; each soak takes MINUTES
+	@$(RUN)/python -m tools.release_check
 	@began=$$(date +%s); for part in $(RELEASE); do \
 	    printf 'release-check: make %s\n' $$part; \
 	    $(MAKE) --no-print-directory $$part MINUTES=$(MINUTES) SECONDS=$(SECONDS) ARGS= || \
 	        { echo "release-check: make $$part failed" >&2; exit 1; }; \
-	done; printf 'release-check: %s passed in %s minutes\n' '$(RELEASE)' $$((($$(date +%s) - began) / 60))
+	done; printf 'release-check: %s passed in %s minutes; %s\n' '$(RELEASE)' $$((($$(date +%s) - began) / 60)) "$$(cat build/wheels.txt)"
 
 sim: $(READY) ## the real stack under seeded faults for SECONDS of CPU from SEED on, every promise checked
 	@$(RUN)/python -m tests.sim --seconds $(SECONDS) --seed $(SEED) $(ARGS)

@@ -18,7 +18,8 @@ from benchmarks.peers import fetched
 from tutti.runtime.child_processes import end_with_this_process
 
 #: What is fetched: the broker with all that it asks for, of the connector only what Spark has not.
-_BROKER = ("org.apache.kafka:kafka_2.13:4.1.0",)
+BROKER_VERSION = "4.1.0"
+_BROKER = (f"org.apache.kafka:kafka_2.13:{BROKER_VERSION}",)
 _CONNECTOR = (
     "org.apache.spark:spark-sql-kafka-0-10_2.13:4.2.0",
     "org.apache.spark:spark-token-provider-kafka-0-10_2.13:4.0.0",
@@ -51,7 +52,7 @@ def jars() -> tuple[Path, Path] | None:
 
 def broker_jars() -> Path | None:
     """Folder with the jars of the broker, fetched once; None where they cannot be had."""
-    return fetched.jars("kafka-broker-4.1.0", _BROKER, alone=False)
+    return fetched.jars(f"kafka-broker-{BROKER_VERSION}", _BROKER, alone=False)
 
 
 class Broker:

@@ -33,8 +33,10 @@ for name in ("tutti", "tutti_gateway.cli.main", "tutti_spark.source.data_source"
     found = Path(import_module(name).__file__)
     assert found.is_relative_to(sys.prefix), f"{name} is imported from {found}, not from the wheel"
 packages = Path(import_module("tutti").__file__).parents[1]
-for name in ("tutti/py.typed", "tutti_gateway/reads/admin/console/index.html"):
+for name in ("tutti/py.typed", "tutti_gateway/reads/admin/console/index.html", "tutti_gateway/cli/setup/shipped/conf/group.toml"):
     assert (packages / name).is_file(), f"the wheel lacks {name}"
 EOF
 "$work/venv/bin/tutti" --help >/dev/null
+"$work/venv/bin/tutti" config init >/dev/null
+"$work/venv/bin/tutti" examples >/dev/null
 printf 'dist: %s\n' "$(cd "$dist" && ls -- *.tar.gz *.whl | xargs)"

@@ -6,6 +6,7 @@ venv=$1 pyspark=$2
 cd "$(dirname "$0")/.."
 
 die() { printf 'setup: %s\n' "$*" >&2; exit 1; }
+step() { printf 'setup: %s\n' "$*" >&2; }
 suits() { "$1" -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))' 2>/dev/null; }
 # The locked requirement named $1 with its hashes; with "others" as $2, all but that one.
 locked() { awk -v name="$1" -v others="${2:-}" '/^[^ #]/ { mine = index($0, name "==") == 1 } mine == (others == "")' requirements.lock; }
@@ -31,10 +32,10 @@ if [ ! -e "$venv" ]; then
     version=$("$python" -c 'import sys; print("%d.%d" % sys.version_info[:2])')
     "$python" -c 'import venv, ensurepip' 2>/dev/null ||
         die "Python $version here has no venv module: install it (Debian: apt-get install python$version-venv)."
+    step "1/5 a virtual environment in $venv, with Python $version"
     "$python" -m venv "$venv"
 fi
 
-printf 'setup: filling %s from requirements.lock; the first time that is half a gigabyte and takes a minute or more\n' "$venv" >&2
 pip() { "$venv/bin/python" -m pip --disable-pip-version-check --quiet "$@"; }
 # No build isolation: the locked setuptools builds what comes as source, nothing else is fetched. Not compressed,
 # because the wheel of pyspark is unpacked a moment later.
@@ -43,12 +44,16 @@ install() {
         --config-settings=--build-option=--compression=stored -r "$1"
 }
 install <(locked setuptools)
+step "2/5 $(locked pyspark others | grep -c '^[^ #]') packages of requirements.lock, which takes minutes the first time"
 install <(locked pyspark others)
+step "3/5 pyspark $pyspark, the largest download"
 install <(locked_pyspark)
+step "4/5 tutti-ingest from this checkout, with its compiled part"
 pip install --no-deps --no-build-isolation --editable .
 # The editable install finds the packages by a hook; Spark looks for data sources along the path itself.
 printf '%s\n' "$PWD" "$PWD/gateway" "$PWD/streaming" "$PWD/connectors" \
     >"$("$venv/bin/python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/tutti-checkout.pth"
+step "5/5 Spark's settings, and a check of all packages"
 "$venv/bin/python" -m tutti_spark.launch --install  # Spark started from here runs its Python workers with this interpreter
 pip check
 "$venv/bin/python" -c 'from tutti.batching.appender import compiled; raise SystemExit(compiled is None)' ||

@@ -143,7 +143,7 @@ def invariant(condition: object, message: str) -> None:
 
 
 def disk_remedy(gateway: str, others_decide: bool | None = None) -> str:
-    """Return the remedy for a gateway whose disk is not the one in the roster. A gateway with a different disk has no vote.
+    """Return the remedy for a gateway whose disk is not the one in the roster, and which therefore has no vote.
 
     Args:
         gateway: name of the gateway.
@@ -179,5 +179,5 @@ _REMEDIES = {
 
 
 def remedy(error: OSError, otherwise: str = "check the path, its owner and mode") -> str:
-    """Return the remedy for an error of the operating system; `otherwise` for errors without an entry, such as a wrong path."""
+    """Return the remedy for an error of the operating system. `otherwise` is the remedy for errors that have no own text."""
     return _REMEDIES.get(error.errno or 0, otherwise)

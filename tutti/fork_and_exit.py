@@ -1,4 +1,4 @@
-"""Process events that affect producers: the start (memory allocator), fork, and interpreter exit."""
+"""Handlers for producers: allocator settings at the start, and the events fork and interpreter exit."""
 
 from __future__ import annotations
 

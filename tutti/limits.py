@@ -12,8 +12,8 @@ MIB = 1024 * KIB
 
 # Frames and batches. A limit that a format fixes (PROGRESS_BYTES_MAX, NAME_BYTES_MAX) is defined beside that format in tutti.data.
 # The gateway's limit FRAME_BYTES_MAX is the sum of body, PROGRESS_BYTES_MAX (256 bytes) and frame header.
-# NAME_BYTES_MAX (249 bytes) bounds a frame without a batch to about 1 KiB; the gateway's PRODUCER_BYTES and TOPIC_BYTES contain
-# one name.
+# NAME_BYTES_MAX (249 bytes) bounds a frame without a batch to about 1 KiB.
+# The gateway's limits PRODUCER_BYTES and TOPIC_BYTES each include the bytes of one name.
 BODY_BYTES_MAX = 8 * MIB  # encoded body of a frame
 RAW_BYTES_MAX = 32 * MIB  # size of a batch after decompression
 RECORD_BYTES_MAX = 4 * MIB  # size of value and key of one record
@@ -26,12 +26,13 @@ UNDECIDED_FRAMES_MAX = 65_536  # frames that wait for a decision; an ABORT follo
 
 # Between gateways
 MESH_ACCEPTS_A_TURN_MAX = 64  # connections that a port accepts before it serves the other ports
-INTRODUCTION_BYTES_MAX = 64 * KIB  # a port drops larger messages of unauthenticated peers; the largest group's roster fits
+INTRODUCTION_BYTES_MAX = 64 * KIB  # largest message of an unauthenticated peer; the largest group's roster fits
 WARNING_REPEAT_US = 60_000_000  # interval at which the log repeats a warning about the same problem with a peer
 KEYS_CHECK_US = 1_000_000  # interval of the checks for changes of a key file or token file
-KEYS_UNCHANGED_US = 900_000  # a changed key file is read after it has stayed unchanged for this time, about one check interval
+KEYS_UNCHANGED_US = 900_000  # time without a change before a changed key file is read, about one check interval
 TOKENS_MAX = 1024  # number of tokens in one token file
 TOKEN_CHARACTERS_MAX = 256  # length of a token that a client presents
+QUOTA_MAX = 10**12  # records or bytes a second that a quota of a token may allow
 RIGHT_PATTERNS_MAX = 64  # patterns of a token, for each kind of right
 
 # Tables
@@ -49,8 +50,8 @@ SEGMENT_BYTES = 128 * MIB  # maximum size of a segment file
 PARALLEL_SYNCS_MAX = 8  # lanes that are synced at the same time
 PREPARED_SEGMENTS = 2  # zero-filled segment files that a gateway keeps ready
 RESERVED_BYTES = 16 * MIB  # size of the reserve file, which a gateway releases on a full disk
-DISK_LOW_BYTES = 256 * MIB  # the gateway refuses new messages below this free space
-SNAPSHOT_FRAMES = 32_768  # decided frames between two snapshots; bounds the time of a start
+DISK_LOW_BYTES = 256 * MIB  # free space below which the gateway refuses new messages
+SNAPSHOT_FRAMES = 32_768  # decided frames between two snapshots, which bound the time that a start takes
 SEGMENTS_MAPPED_MAX = 16  # segments that one reader keeps mapped
 NAMES_KEPT_MAX = 200_000  # names of topics and producers that one reader caches; a full cache is cleared
 FINDINGS_MAX = 1000  # findings of one `verify`, for each kind
@@ -60,8 +61,8 @@ LONG_POLL_US_MAX = 30_000_000  # longest wait of a gateway for a new record, bef
 BEHIND_WAIT_US_MAX = 2_000_000  # time that a lagging gateway waits for the frontier that a reader has seen, before it refuses
 SPLITS_MAX = 10_000  # partitions of one range
 SPLIT_BYTES = 64 * MIB  # size of a partition, if the reader does not give one
-PLAN_SEGMENTS_MAX = 16  # a range with at least this many segments is split at segment boundaries
-PLAN_SEGMENTS_A_PART_MIN = 2  # with fewer segments in each partition, the planner splits within segments
+PLAN_SEGMENTS_MAX = 16  # number of segments from which the planner splits a range at segment boundaries
+PLAN_SEGMENTS_A_PART_MIN = 2  # least segments per partition; with fewer, the planner splits within segments
 # number of segments whose file sizes the planner reads; the planner estimates the sizes of the other segments
 PLAN_SEGMENTS_WEIGHED_MAX = 256
 TICKET_BYTES_MAX = 8 * MIB  # size of a Flight ticket; most of a large ticket is topic names
@@ -73,15 +74,15 @@ READ_FIRST_BYTES = (256 * KIB, MIB)  # sizes of the first batches of a scan; man
 READ_FIRST_POSITIONS = 16  # number of disk positions that the first batches wait for, because frames of one topic may be far apart
 
 # Node: the socket thread, the disk thread, the process
-HANDSHAKE_MS_MAX = 10_000  # a connection has this long for its ZMTP and CURVE handshakes
+HANDSHAKE_MS_MAX = 10_000  # time that a connection has for its ZMTP and CURVE handshakes
 POLL_US_MAX = 500_000  # longest sleep of a gateway thread
-STOP_US_MAX = 30_000_000  # time for work in progress when the gateway stops
+STOP_US_MAX = 30_000_000  # time for work in progress when a gateway or a producer stops
 OPEN_FILES = 65_536  # descriptors requested from the system, up to the hard limit of the process
 LOG_WAIT_MS_MAX = 250  # longest wait for the reader of a full log pipe or terminal; after this wait, log lines are lost
-# connections leave shares of the descriptors free; one share is 64 descriptors, or an eighth of all if that is less
+# size of one share of the descriptors that connections leave free: 64 descriptors, or an eighth of all if that is less
 SPARE_FILES, SPARE_FILES_PART = 64, 8
 FILES_WAIT_US_MAX, FILES_RETRY_US = 15_000_000, 10_000  # longest wait of the log for a free descriptor, and its retry interval
-# allocator settings: producers keep batches on the heap, and the heap keeps this much memory free
+# allocator settings of producers: size below which memory comes from the heap, and free memory that the heap keeps
 CLIENT_MMAP_BYTES, CLIENT_TRIM_BYTES = 8 * MIB, 64 * MIB
 
 # Client
@@ -102,24 +103,24 @@ CONNECT_TIMEOUT_US = 10_000_000  # time for a producer, a reader or a tool to co
 ADDRESS_TIMEOUT_US = 2_000_000  # time for one connection attempt to one address
 PROBE_TIMEOUT_US = 500_000  # timeout of the probe that detects a different protocol on a port
 PROBE_BYTES_MAX = 512  # number of bytes that the probe reads
-ANSWERS_A_TURN_MAX = 1024  # answers that a producer receives before it sends again
+ANSWERS_A_TURN_MAX = 1024  # messages that a connection receives before its producer sends again
 DELIVERY_TIMEOUT_US = 60_000_000  # time from `send()` to an outcome
 REQUEST_TIMEOUT_US = 10_000_000  # time for one request, including the search for a gateway
 # time without an answer to sent frames, after which a client sends Hello as a probe; doubles with each probe
 SILENCE_US_MIN, SILENCE_US_MAX = 1_000_000, 8_000_000
 CLIENT_KEEPALIVE_MS = 500  # interval of a client's keepalive pings; the socket thread of the gateway answers them
-CLIENT_SILENCE_MS_MAX = 2_000  # a client drops a connection on which nothing arrives for this time
+CLIENT_SILENCE_MS_MAX = 2_000  # time without received data after which a client drops a connection
 FLIGHT_KEEPALIVE_MS = 12_000  # keepalive interval of a reader that waits for the rest of an answer
-FLIGHT_SILENCE_MS_MAX = 5_000  # longer than the limit of client ports, because the reads process has a low CPU priority
+FLIGHT_SILENCE_MS_MAX = 5_000  # time limit for the answer to a keepalive; long, because the reads process has a low CPU priority
 RETRY_US_MIN, RETRY_US_MAX = 20_000, 1_000_000  # delay before a rejected batch is sent again; doubles with each attempt
-TOPICS_AHEAD = 64  # queued batches whose topic numbers a producer requests together; below REQUESTS_A_SESSION_MAX
+TOPICS_AHEAD = 64  # number of queued batches whose topic numbers a producer requests together
 EPOCH_TRIES_MAX = 16  # epochs that a starting producer requests while other instances with its name take epochs
 SPOOL_BYTES = 1024 * MIB  # size of a producer's spool on its own disk
 SPOOL_BYTES_MIN = 16 * MIB
 SPOOL_SEGMENT_BYTES = 64 * MIB  # target size of a spool segment; an eighth of the spool if that is less
 SPOOL_GROUP_BYTES = 8 * MIB  # bytes after which a write group of a spool ends; one sync covers one group
 SPOOL_GROUP_BATCHES = 1024  # batches after which a write group of a spool ends; one sync covers one group
-SPOOL_RESERVE_BYTES = 64 * KIB  # preallocated, so that a full disk does not prevent the update of spool.json
+SPOOL_RESERVE_BYTES = 64 * KIB  # size of a spool's reserve file, whose space spool.json gets on a full disk
 SPOOL_RETRY_US = 1_000_000  # interval of the attempts to write to a full disk
 SPOOL_WATCHED_MAX = 65_536  # spooled batches that have an `on_delivery` callback
 FAILURES_KEPT_MAX = 64  # failures that a producer keeps, to raise the first one at the end of its `with` block
@@ -132,12 +133,12 @@ READ_RETRY_US = 60_000_000  # time that a reader tries to connect to a gateway b
 LANES_POLL_US_MIN, LANES_POLL_US_MAX = 20_000, 250_000  # interval of a reader's polls of all lanes; doubles while no record arrives
 # longest long poll of a reader; Python handles signals such as Ctrl-C only when the poll has ended
 ANSWER_WAIT_US_MAX = 1_000_000
-STREAM_US_MAX = 60_000_000  # a reader ends a stream after this time, and opens the next one at the same offset
-LOCAL_FILES_RETRY_US = 30_000_000  # after the files of a local gateway could not be read, a reader tries them again after this time
+STREAM_US_MAX = 60_000_000  # time after which a reader ends a stream and opens the next one at the same offset
+LOCAL_FILES_RETRY_US = 30_000_000  # time after which a reader tries unreadable files of a local gateway again
 
 # Archive
-ARCHIVE_RANGE_TICKS, ARCHIVE_TICKS_MAX = 600, 100_000  # an archive range ends at each multiple of this many ticks
-ARCHIVE_RANGE_BYTES = 128 * MIB  # a range also ends before the batch that would exceed this encoded size
+ARCHIVE_RANGE_TICKS, ARCHIVE_TICKS_MAX = 600, 100_000  # ticks in an archive range: default and maximum
+ARCHIVE_RANGE_BYTES = 128 * MIB  # encoded size of a range, which ends before a batch that would exceed this size
 ARCHIVE_RANGE_BYTES_MIN, ARCHIVE_RANGE_BYTES_MAX = MIB, 256 * MIB
 ARCHIVE_RAW_BYTES_MAX = 512 * MIB  # decompressed size of a range; the archiver keeps one range in memory
 ARCHIVE_GROUP_BYTES = 16 * MIB  # size of a row group; a reader keeps one row group of each file of a range in memory
@@ -161,7 +162,7 @@ METRICS_HEAD_BYTES_MAX = 16 * KIB  # size of a request head
 
 # Spark
 SPARK_POLL_US = 5_000_000  # duration of a long poll of the frontier by a stream reader
-SPARK_PLAN_AGE_US_MAX = 60_000_000  # a task with a plan of at least this age checks for records that the plan lacks
+SPARK_PLAN_AGE_US_MAX = 60_000_000  # age of a plan from which a task checks for records that the plan lacks
 SPARK_RELEASE_US = 15_000_000  # time that a new lockstep run waits for the processes of the previous run to end
 SPARK_REPORT_US = 100_000  # shortest interval at which a query reports its progress
 SPARK_ALIVE_US = 1_000_000  # longest interval between progress reports; a query without progress repeats its last report
@@ -171,5 +172,5 @@ SPARK_FRONTIER_SAMPLES_MAX = 4096  # samples (time, frontier) of a query, which 
 SPARK_DIRECTORIES_MAX = 8  # sets of data directories that a Spark worker keeps open
 SPARK_SPLIT_BYTES = 256 * MIB  # target size of one partition of a range; one Spark task takes 50 ms of CPU time, whatever its size
 SPARK_SPLIT_BYTES_MIN = 16 * MIB  # smallest partition size when a range is split to use all processors
-SPARK_SMALL_RECORDS = 16  # a range of at most this many records is one partition, which saves the round trip of planning
+SPARK_SMALL_RECORDS = 16  # maximum records of a range that is one partition without planning, which saves a round trip
 BACKFILL_SLICE_RECORDS = 10_000_000  # records that a backfill adds to a table in one transaction

@@ -86,7 +86,7 @@ class Producer:
     """
 
     staged = False  # True if records stay invisible until a transaction commits them
-    # True if the spool moves a batch to `refused/` when the producer may not write to the batch's topic
+    # True if the spool moves a batch to `refused/` when the producer lacks the right to write to the batch's topic
     dead_letters_denied = False
 
     def __init__(
@@ -218,7 +218,8 @@ class Producer:
                     receipt = appenders[topic]((value, key, on_delivery))
                 if receipt is not None:
                     return receipt
-        except (KeyError, StopIteration, ValueError, TypeError) as error:  # no appender, no space, or another thread is appending
+        except (KeyError, StopIteration, ValueError, TypeError) as error:
+            # Use the slow path if no batch of the topic is open, the batch is full, or another thread is appending.
             if not is_from_call(error):
                 raise
         return self._send(topic, value, key, timestamp, headers, progress, on_delivery, ordering)
@@ -427,7 +428,7 @@ class Producer:
                 failure.throw()
 
     def __del__(self) -> None:
-        """End the I/O of a producer that was not closed, once all its records have outcomes."""
+        """End the I/O of a producer that was not closed, as soon as all its records have outcomes."""
         # `_io` is missing if the constructor failed early; in a forked child, the I/O belongs to the parent.
         io = getattr(self, "_io", None)
         if io is not None and io.pid == os.getpid():

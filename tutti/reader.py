@@ -101,7 +101,7 @@ class Reader:
         """Connect to a gateway and resolve the range."""
         _check_ordering(ordering, origin, name, path, archive)
         if (url is not None and path is not None) or (url is path is archive is None):
-            raise UsageError("a reader needs exactly one of url and path=, or archive= alone: archive= can be added to either")
+            raise UsageError("a reader needs exactly one of url and path=, or only archive=; url and path= can also have archive=")
         self._topics = check_topics(topics)
         for topic in self._topics or ():
             check_name("topic", topic)
@@ -163,8 +163,8 @@ class Reader:
             if saved is not None and saved < frontier.start:
                 raise OffsetOutOfRange(
                     f"reader {self._name!r} has committed offset {saved}, and the log begins at {frontier.start}: retention "
-                    f"removed records {saved} to {frontier.start - 1} unread. Give archive= if archived, or start='earliest' to "
-                    "skip them"
+                    f"removed records {saved} to {frontier.start - 1} unread. Set archive= if an archive has these records, or "
+                    "start='earliest' to skip them"
                 )
             if saved is not None:
                 return saved
@@ -318,7 +318,7 @@ class Reader:
                     raise  # `patience` has passed, not only the timeout of this poll
                 silence = self._silence()
                 if silence >= self._patience:
-                    self._silent_since = None  # the next error follows after the same time, and not at the next poll
+                    self._silent_since = None  # the next error comes only after another `patience` seconds
                     raise type(error)(f"{error} (every poll has failed for {silence:.1f} s)") from error
                 return None  # only this poll timed out, so the next poll continues the search for a gateway
             self._silent_since = None

@@ -74,8 +74,7 @@ class TracedProducer(Producer):
     ) -> Receipt:
         """See `Producer.send_batch`; adds a span."""
         span = self._start_span(topic, ordering)
-        # `record_batch` is not validated yet, so it may have no `num_rows`; `send_batch` then raises, and the span records the
-        # error.
+        # `record_batch` may have no `num_rows`, because only `send_batch` validates it.
         span.set_attribute("messaging.batch.message_count", getattr(record_batch, "num_rows", 0))
         send = super().send_batch
         return self._in_span(span, on_delivery, lambda ended: send(topic, record_batch, progress, ended, ordering))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -29,16 +30,17 @@ processors and its one disk: {machine}. {foreign}
 - **Kafka** 4.1.0 (KRaft): one partition, because only one partition has one order. The client is confluent-kafka with `acks=all`,
   idempotent, `linger.ms` 5 for rates and 0 for latencies. *synced* means `flush.messages=1`. Kafka keeps its default timers.
 - **JetStream**: NATS server 2.15.2, three servers, three replicas on file. The client is its own `nats bench`, written in Go. The
-  client knows one server, which may not be the leader (0.2 ms more). The client sends the next 200 when all 200 in flight are
-  acknowledged, and paces with one in flight. *synced* means `sync_interval: always`. JetStream keeps its default timers.
+  client knows one server, which may not be the leader (0.2 ms more). For the figure with 200 records in flight, the client
+  sends 200 records and waits until all 200 are acknowledged. At 1,000 records a second, the client has one record in flight.
+  *synced* means `sync_interval: always`. JetStream keeps its default timers.
 - **The machine**: bare ZeroMQ from a client to one process and from there to two others, each of which syncs. For 1 KB its
   messages have 256 KiB. The machine is a yardstick: in its row, *Tutti is better by* is the share of it that Tutti reaches.
-- **JGroups** 5.5.6: SEQUENCER and its own MPerf, with all three members sending. The figure is the rate that each member
-  delivers. JGroups stores nothing, and a sender has no receipt, so the figure shows the cost of ordering alone. JGroups is slower
-  in records of 100 B than of 1 KB, with 8 and with 100 threads a member; the cause is unknown.
+- **JGroups** 5.5.6: protocol SEQUENCER, measured with MPerf, the benchmark of JGroups. All three members send. The figure is the
+  rate that each member delivers. JGroups stores nothing, and a sender has no receipt, so the figure shows the cost of ordering
+  alone. JGroups is slower in records of 100 B than of 1 KB, with 8 and with 100 threads a member; the cause is unknown.
 
-The meaning of a receipt differs, and it matters more than a factor. A record that is only in memory is lost when the power fails
-everywhere.
+A receipt does not mean the same in all systems, and this difference matters more than a difference in speed. A record that is
+only in memory is lost when the power fails everywhere.
 """
 
 
@@ -56,14 +58,18 @@ def page(kept: dict[str, Any]) -> str:
             tutti=kept["versions"]["tutti-ingest"],
             promise=systems.get(OURS, "synced on all three"),
         ),
-        "| system | meaning of a receipt |\n|---|---|\n"
-        + "\n".join(f"| {name} | {promise} |" for name, promise in systems.items()),
+        receipts(systems),
         "## Targets\n\n```text\n" + lines(verdicts(found)) + "\n```",
     ]
     parts += [measured(name, of) for name, of in found.items() if of and name not in machine.MEASURES]
     if limits := the_machine(found):
         parts.append(f"## The machine\n\n{limits}")
     return "\n\n".join(parts) + "\n"
+
+
+def receipts(systems: Mapping[str, str]) -> str:
+    """Return a table of the meaning of a receipt in each system."""
+    return table(["system", "meaning of a receipt"], [[name, promise] for name, promise in systems.items()])
 
 
 def the_machine(found: Found) -> str:

@@ -1,1 +1,1 @@
-"""docs/explanation/performance.md: what was measured, put into what was written."""
+"""docs/explanation/performance.md and performance-targets.md: measured figures in the text of two templates."""

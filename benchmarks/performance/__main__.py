@@ -1,4 +1,4 @@
-"""Write docs/explanation/performance.md from its template and kept results: `python -m benchmarks.performance FILE ...`."""
+"""Write both pages of docs/explanation about performance from kept results: `python -m benchmarks.performance FILE ...`."""
 
 from __future__ import annotations
 
@@ -8,12 +8,13 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from benchmarks.arguments import new_file
+from benchmarks.arguments import directory
 from benchmarks.performance.kept import Kept, read
 from benchmarks.performance.sections import SECTIONS
 
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "explanation" / "performance.md"
-TEMPLATE = Path(__file__).resolve().parent / "template.txt"  # no .md: its links lead from docs/
+PAGES = Path(__file__).resolve().parents[2] / "docs" / "explanation"
+# One template for each page, with the name of its page. A template has no .md, because its links start in docs/.
+TEMPLATES = sorted(Path(__file__).resolve().parent.glob("*.txt"))
 PLACE = re.compile(r"^\{\{(\w+)\}\}$", re.MULTILINE)
 
 
@@ -23,10 +24,10 @@ def page(template: str, kept: Kept) -> str:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Write the page; 2 for a file that has no figures, and without any."""
+    """Write both pages; return 2 for a file without figures, and without any file."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.performance", description=(__doc__ or "").partition(": ")[2])
     parser.add_argument("names", nargs="*", metavar="FILE", help="what a run wrote with --json; of what two have the later counts")
-    parser.add_argument("--page", type=new_file, default=PAGE, help=f"where it is written, in place of docs/{PAGE.name}")
+    parser.add_argument("--pages", type=directory, default=PAGES, help="directory of the pages, in place of docs/explanation")
     given = parser.parse_args(arguments)
     files = []
     if not given.names:
@@ -39,8 +40,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
             why = error.strerror if isinstance(error, OSError) else str(error)
             print(f"performance: {name}: {why}", file=sys.stderr)
             return 2
-    given.page.write_text(page(TEMPLATE.read_text(), Kept(files)))
-    print(f"performance: {given.page} of {len(files)} files")
+    for template in TEMPLATES:
+        written = given.pages / f"{template.stem}.md"
+        written.write_text(page(template.read_text(), Kept(files)))
+        print(f"performance: {written} of {len(files)} files")
     for one in files:
         if one.get("asked", {}).get("quick"):
             print(f"performance: `{one['command']}` measured too little for a page that others are to read", file=sys.stderr)

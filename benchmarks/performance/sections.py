@@ -9,6 +9,7 @@ from benchmarks.figures import Figure, number
 from benchmarks.laws.law import FIRST, LAST, Law
 from benchmarks.laws.names import LAWS
 from benchmarks.pages import Found, Measure, by_place, medians, plot, spread, table
+from benchmarks.peers.page import receipts as receipts_of
 from benchmarks.peers.page import the_machine
 from benchmarks.peers.side import MACHINE, MEASURES, OURS, verdicts
 from benchmarks.performance.kept import Kept
@@ -94,6 +95,11 @@ def peers(kept: Kept) -> str:
     return table(["", "", *names], rows) if rows else _absent("others", "make bench-peers")
 
 
+def receipts(kept: Kept) -> str:
+    """What a receipt of each system means."""
+    return receipts_of(kept.promises) if kept.promises else _absent("receipts", "make bench-peers")
+
+
 def laws(kept: Kept) -> str:
     """A section each: the law, how much grew, its plots and its table."""
     parts = []
@@ -141,6 +147,7 @@ SECTIONS: dict[str, Callable[[Kept], str]] = {
     "targets": targets,
     "machine": machine,
     "peers": peers,
+    "receipts": receipts,
     "laws": laws,
     "spark": spark,
 }

@@ -1,4 +1,4 @@
-"""Configuration checks that all connectors share. Each error names the file, the problem and the remedy."""
+"""Configuration checks that all connectors share. Each error message has the file, the problem and the remedy."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ def example(*texts: str) -> Meta:
 
 
 def check_connector_name(path: str, name: str) -> None:
-    """Check the name of a connector, with which the names of its producers and readers begin.
+    """Check the name of a connector, which is the prefix of the names of its producers and readers.
 
     Raises:
-        ConfigError: the name is invalid; the message names the file `path` and the remedy.
+        ConfigError: the name is invalid; the message has the file `path` and the remedy.
     """
     if not is_name(name) or len(name) > limits.NAME_BYTES_MAX:
         raise ConfigError(f"{path}: name is {name!r}: use 1 to {limits.NAME_BYTES_MAX} letters, digits, '.', '_' and '-'")
 
 
 def check_topic(path: str, key: str, topic: str) -> None:
-    """Check a topic name that the setting `key` has.
+    """Check that the value `topic` of the setting `key` is a valid topic name.
 
     Raises:
-        ConfigError: the name is invalid; the message names the file `path` and the remedy.
+        ConfigError: the name is invalid; the message has the file `path` and the remedy.
     """
     if not is_name(topic):
         raise ConfigError(f"{path}: {key} is {topic!r}: use 1 to {NAME_BYTES_MAX} letters, digits, '.', '_' and '-'")
@@ -43,7 +43,7 @@ def check_gateways(path: str, url: str) -> None:
     """Check the URL of the gateways.
 
     Raises:
-        ConfigError: the URL is invalid; the message names the file `path` and the remedy.
+        ConfigError: the URL is invalid; the message has the file `path` and the remedy.
     """
     try:
         parse_url(url)
@@ -55,7 +55,7 @@ def writable_directory(key: str, directory: str) -> Path:
     """Create a directory unless it exists, check that files can be written to it, and return its path.
 
     Args:
-        key: the setting that names the directory, for errors.
+        key: the setting with the path of the directory, for error messages.
         directory: path of the directory.
 
     Raises:

@@ -27,6 +27,6 @@ class JsonProgress(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             return msgspec.json.decode(progress, type=cls)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             raise FormatError(
-                f"the progress of producer {producer!r} in the log, {progress[:60]!r}, is not from this connector ({error}): "
+                f"producer {producer!r} has the progress {progress[:60]!r} in the log, which is not from this connector ({error}): "
                 f"give the connector another `name`"
             ) from error

@@ -146,7 +146,7 @@ class QuarantineLog:
         return list(self._directory.glob(f"{self._name}-{'[0-9]' * 8}T*.jsonl"))
 
     def _open_file(self) -> Path | None:
-        """Return a file that is not full, None if all `QUARANTINE_LOG_FILES` are full."""
+        """Return a file with space for more messages, or None if there are already `QUARANTINE_LOG_FILES` full files."""
         if self._clock() < self._check_at:
             return None
         file = self._file

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import sys
 
-from tutti import Reader
+from tutti import Reader, TuttiError
 
 URL = os.environ.get("TUTTI_URL", "tutti://127.0.0.1:7400")
 
@@ -28,5 +28,8 @@ if __name__ == "__main__":
         sys.exit(__doc__)
     try:
         read(sys.argv[1], follow="--follow" in sys.argv)
+    except TuttiError as error:  # its text names the problem and the remedy
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(error.exit_code)  # 3 if no gateway answers
     except KeyboardInterrupt:
         sys.exit(130)

@@ -9,7 +9,7 @@ import os
 import sys
 from pathlib import Path
 
-from tutti import Producer
+from tutti import Producer, TuttiError
 
 URL = os.environ.get("TUTTI_URL", "tutti://127.0.0.1:7400")
 
@@ -30,4 +30,12 @@ def send(file: Path, topic: str) -> int:
 if __name__ == "__main__":
     if len(sys.argv) != 3:
         sys.exit(__doc__)
-    print(f"sent {send(Path(sys.argv[1]), sys.argv[2])} lines")
+    try:
+        print(f"sent {send(Path(sys.argv[1]), sys.argv[2])} lines")
+    except TuttiError as error:  # its text names the problem and the remedy
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(error.exit_code)  # 3 if no gateway answers
+    except OSError as error:
+        sys.exit(f"error: {error}")
+    except KeyboardInterrupt:
+        sys.exit(130)  # the next run sends the rest

@@ -13,6 +13,7 @@ import os
 import sys
 from typing import TYPE_CHECKING
 
+from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as f
 
@@ -52,5 +53,8 @@ if __name__ == "__main__":
         sys.exit(__doc__)
     try:
         main(sys.argv[1], once="--once" in sys.argv)
+    except PySparkException as error:  # below the traceback of Spark's Python process, its text has the line with Tutti's error
+        lines = [line for line in str(error).splitlines() if line.startswith("tutti.")]
+        sys.exit(f"error: {lines[-1].partition(': ')[2] if lines else error}")
     except KeyboardInterrupt:
         sys.exit(130)

@@ -191,15 +191,13 @@ _STATEFUL = {"Aggregate", "Distinct", "Join", "GlobalLimit"} | _DUPLICATES | _ST
 
 
 def deterministic(df: DataFrame) -> list[Finding]:
-    """Return the parts of a job whose result may differ after a restart, a delay or a replay; an empty list for a deterministic
-    job.
+    """Return the parts of a job whose result may differ after a restart, a delay or a replay. A deterministic job has none.
 
     The check works for batch reads and for streams that have not started, and runs no job. `str(finding)` is one line of text.
 
     The check never reports these parts, although they may be nondeterministic:
     - your own functions (UDFs not marked as nondeterministic, mapInPandas, applyInPandas, stateful functions), which get the rows
-    of
-      a group in any order;
+      of a group in any order;
     - batch sources other than tutti, sinks, the session's time zone and other settings;
     - the trigger `once`, which ignores `cut`;
     - operators below a checkpoint() or in foreachBatch, for which you can call `deterministic` again.
@@ -234,7 +232,7 @@ class _PlanCheck:
         self.findings: dict[Finding, None] = {}
         self.stateful: list[str] = []  # stateful operators on streams, as text
         self._watermarks: list[str] = []
-        self._streams: dict[str, Any] = {}  # column ids -> source, so that a source in two branches of the plan counts once
+        self._streams: dict[str, Any] = {}  # sources by their column ids, so that a source in two branches of the plan counts once
 
     def plan(self, root: Any) -> None:
         """Check each operator and its expressions, including the plans of subqueries."""
@@ -329,7 +327,10 @@ class _PlanCheck:
 
 
 def _aggregate_reason(function: Any, above: str, node: Any, grouped: list[int]) -> _Reason | None:
-    """Return why an aggregate depends on the order of its rows, or None. `above` is the class of the enclosing expression."""
+    """Return why an aggregate depends on the order of its rows, or None.
+
+    `above` is the class name of the expression that uses the aggregate's result, such as "SortArray"; "" at the top.
+    """
     name = class_name(function)
     reason = _AGGREGATES.get(name)
     if reason is None or (reason is _ADDITION and not _adds_floats(name, function)):

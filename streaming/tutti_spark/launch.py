@@ -30,7 +30,7 @@ from tutti_spark.common import java, requirements
 LOCAL_SETTINGS: dict[str, str] = {
     # With TCP, Nagle's algorithm and delayed acknowledgements delay each task by 40 ms; a Unix socket also copies faster.
     "spark.python.unix.domain.socket.enabled": "true",
-    # Spark's default checkpoint manager takes 40 ms longer per micro-batch on a local disk.
+    # On a local disk, this checkpoint manager takes 40 ms less per micro-batch than Spark's default.
     "spark.sql.streaming.checkpointFileManagerClass": (
         "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
     ),

@@ -38,7 +38,7 @@ def length(text: str) -> Iterator[str]:
     """A file longer than one reads at a sitting."""
     lines = text.count("\n")
     if lines > LINES_MAX:
-        yield f"{lines} lines, {LINES_MAX} allowed: does it want to be two rooms?"
+        yield f"{lines} lines, {LINES_MAX} allowed: split it into two modules"
 
 
 def function_length(text: str) -> Iterator[str]:

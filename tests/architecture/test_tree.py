@@ -153,7 +153,7 @@ def test_links_of_pages_lead_somewhere() -> None:
 
 def test_changelog_begins_with_this_version_or_unreleased_changes() -> None:
     version = tomllib.loads(read("pyproject.toml"))["project"]["version"]
-    first = re.search(r"^## (.+)$", read("CHANGELOG.md"), flags=re.MULTILINE)
+    first = re.search(r"^## (\S+)(?: - \d{4}-\d\d-\d\d)?$", read("CHANGELOG.md"), flags=re.MULTILINE)
     assert first
     assert first[1] in (version, "Unreleased")
 

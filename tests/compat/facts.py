@@ -11,7 +11,7 @@ import msgspec
 import orjson
 
 from tests.unit.log.history import opened, seen
-from tests.unit.log.lanes import Owner
+from tests.unit.log.lane_history import Owner
 from tutti.data.frames.frame import Frame
 from tutti.data.lane_name import LaneName
 from tutti.log.files.lane_paths import lane_path

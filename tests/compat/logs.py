@@ -6,7 +6,7 @@ import time
 from pathlib import Path
 
 from tests.unit.log.history import History, decide, opened, sample, write_log
-from tests.unit.log.lanes import LaneHistory, Owner
+from tests.unit.log.lane_history import LaneHistory, Owner
 from tutti.data.frames.bodies import ViewBody, encode_body
 from tutti.data.frames.frame import Frame, Kind
 from tutti.data.hard_state import HardState

@@ -100,6 +100,20 @@ def write(target: Path, *, anew: bool = False) -> None:
                 _json(target / f"{name}.archive.json", archive_facts(unpack(data, Path(scratch, "read"))))
 
 
+def lacking() -> list[str]:
+    """Return the fixtures of this release that its folder does not have: the folder itself, files, and messages."""
+    target = current()
+    if target not in folders():
+        return [f"folder {target.name} for the versions {versions()}"]
+    files = [f"{name}{suffix}" for name in LOGS for suffix in (".tar.xz", ".json")]
+    files += [f"{name}{suffix}" for name in ARCHIVES for suffix in (ARCHIVED, ".archive.json")]
+    missing = [f"{target.name}/{name}" for name in (VERSIONS, SAID, *files) if not (target / name).exists()]
+    if (target / VERSIONS).exists() and json.loads((target / VERSIONS).read_text()) != versions():
+        missing.append(f"version of each form in {target.name}/{VERSIONS}")
+    kept = json.loads((target / SAID).read_text()) if (target / SAID).exists() else {}
+    return missing + [f"message {name!r} in {target.name}/{SAID}" for name in sorted(said().keys() - kept.keys())]
+
+
 def _json(path: Path, value: Any) -> None:
     path.write_text(json.dumps(value, indent=1, sort_keys=True) + "\n")
 

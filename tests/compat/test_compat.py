@@ -8,19 +8,21 @@ read the old one too.
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
 
+from tests.compat import make
 from tests.compat.archived import ARCHIVES as ARCHIVES_MADE
 from tests.compat.archived import archive_facts
 from tests.compat.facts import lane_facts, only, read_facts, start_facts
 from tests.compat.forms import versions
 from tests.compat.logs import LOGS
-from tests.compat.make import ARCHIVED, SAID, VERSIONS, current, folders, unpack
-from tests.compat.say import heard, said
+from tests.compat.make import ARCHIVED, SAID, VERSIONS, current, folders, lacking, unpack
+from tests.compat.say import heard
 from tests.support.gateway_process import GatewayProcess
 from tests.unit.log.history import opened
 from tutti import Producer, Reader
@@ -53,9 +55,8 @@ def facts(archive: Path) -> dict[str, Any]:
     return found
 
 
-def test_every_form_of_this_release_has_its_fixtures() -> None:
-    assert current() in folders(), f"the versions are {versions()} and no fixtures hold them: python -m tests.compat.make"
-    assert json.loads((current() / VERSIONS).read_text()) == versions()
+def test_every_form_and_message_of_this_release_has_its_fixtures() -> None:
+    assert lacking() == [], "run python -m tests.compat.make"
     of_logs = {f"{name}.tar.xz" for name in LOGS}
     assert {path.name for path in current().glob("*.tar.xz")} == of_logs | {f"{name}{ARCHIVED}" for name in ARCHIVES_MADE}
 
@@ -63,11 +64,24 @@ def test_every_form_of_this_release_has_its_fixtures() -> None:
 def test_a_form_with_a_new_version_asks_for_fixtures(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(state, "SNAPSHOT_VERSION", state.SNAPSHOT_VERSION + 1)
     assert current() not in folders()
+    assert [name.partition(" ")[0] for name in lacking()] == ["folder"]
 
 
-def test_every_message_of_this_release_is_kept() -> None:
-    missing = said().keys() - json.loads((current() / SAID).read_text()).keys()
-    assert not missing, f"{missing} are new: python -m tests.compat.make"
+def test_a_missing_file_a_missing_message_and_a_missing_version_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    copy = shutil.copytree(current(), tmp_path / current().name)
+    monkeypatch.setattr(make, "HERE", tmp_path)
+    assert lacking() == []
+    (copy / "alone.tar.xz").unlink()
+    kept = json.loads((copy / SAID).read_text())
+    del kept["client Bye"]
+    (copy / SAID).write_text(json.dumps(kept))
+    (copy / VERSIONS).write_text(json.dumps({"frame": versions()["frame"]}))
+    folder = copy.name
+    assert lacking() == [
+        f"{folder}/alone.tar.xz",
+        f"version of each form in {folder}/{VERSIONS}",
+        f"message 'client Bye' in {folder}/{SAID}",
+    ]
 
 
 def test_fixtures_are_small() -> None:

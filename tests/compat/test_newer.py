@@ -139,7 +139,7 @@ def test_a_recorded_run_of_a_newer_form_is_refused(tmp_path: Path) -> None:
     U32.pack_into(start, 8, recording_format.VERSION + 1)
     (tmp_path / "a.run").write_bytes(start)
     with pytest.raises(
-        FormatError, match=f"of format {recording_format.VERSION + 1} and this release reads format {recording_format.VERSION}"
+        FormatError, match=f"of format {recording_format.VERSION + 1}, but this release reads format {recording_format.VERSION}"
     ):
         replay_run(tmp_path / "a.run")
 

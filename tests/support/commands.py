@@ -94,3 +94,25 @@ def dev_group(directory: Path, *options: str) -> Iterator[DevGroup]:
     finally:
         if running.process.poll() is None:
             running.stop()
+
+
+@contextmanager
+def serving(configs: list[Path], directory: Path) -> Iterator[list[Any]]:
+    """Run a gateway for each configuration in `directory` until the block ends, and return their ready lines."""
+    processes = []
+    try:
+        for config in configs:
+            command = [*TUTTI, "serve", "--config", str(config)]
+            with (directory / f"{config.stem}.log").open("wb") as log:
+                processes.append(subprocess.Popen(command, cwd=directory, stdout=subprocess.PIPE, stderr=log, text=True))
+        ready = []
+        for config, process in zip(configs, processes, strict=True):
+            assert process.stdout is not None
+            line = process.stdout.readline()
+            assert line, (directory / f"{config.stem}.log").read_text()
+            ready.append(json.loads(line))
+        yield ready
+    finally:
+        for process in processes:
+            process.kill()
+            process.communicate()

@@ -133,7 +133,7 @@ class Archiver:
             except (Unavailable, DiskFull) as error:
                 self._report_wait(error)
                 stop.wait(backoff.next_s())
-        with contextlib.suppress(Unavailable):  # ignore a failure, because the next start commits this offset too
+        with contextlib.suppress(Unavailable):  # a failure does not matter, because the next start commits the same offset
             self._commit()
 
     def run_once(self) -> None:
@@ -152,7 +152,7 @@ class Archiver:
         self._commit()
 
     def begin(self) -> None:
-        """Check that archive and log belong together; lower the named reader's offset if it is above the end of the archive."""
+        """Check that the archive belongs to the log; lower the named reader's offset if it is above the end of the archive."""
         saved = self._committed_offset()
         archive = self._archive
         archive.refresh()
@@ -186,7 +186,7 @@ class Archiver:
         """Return the first range [first, end) of the log that the archive lacks; end is None if no archived range follows."""
         self.frontier = frontier.offset
         archive = self._archive
-        self._start = max(self._start, frontier.start)  # never go back, although the next gateway may have older records
+        self._start = max(self._start, frontier.start)  # never decreases, although another gateway may still have older records
         if archive.spans and archive.last_end < self._start:
             lost = f"retention removed records {archive.last_end} to {self._start - 1} before they were archived"
             if not self._settings.skip_lost:
@@ -202,8 +202,8 @@ class Archiver:
     def _committed_offset(self) -> int:
         """Return the named reader's offset.
 
-        Call this before listing the archive. Otherwise another archiver could add a range and commit its end between the two calls,
-        and the committed offset would look too high.
+        Call this before listing the archive: otherwise, if another archiver added a range and committed its end in between, the
+        offset would seem too high.
         """
         return self._source.readers().get(self._settings.name, 0)
 
@@ -232,7 +232,7 @@ class Archiver:
             buffer.append(found.batch)
             if buffer.is_full:
                 break
-        if buffer.end == start:  # an incomplete answer of the log, because the range is not empty
+        if buffer.end == start:  # no record, although the range is not empty: the log's answer is incomplete
             raise Unavailable(f"the log returned no record of [{start}, {end}): retrying")
         manifest = self._add_range(buffer)
         self.offset = manifest.end
@@ -267,7 +267,7 @@ class Archiver:
         tick = self._source.tick_end(start, start, upto, self._settings.ticks)
         if tick > start:
             return start, tick
-        # Without a tick, the range is closed if it has its full size, or fills the gap before an existing range.
+        # A range without a tick at which to end is closed if it has its full size, or ends where an existing range begins.
         return (start, upto) if upto < frontier.offset or end == gap_end else None
 
     def _commit(self, *, soon: bool = False) -> None:

@@ -41,7 +41,7 @@ class ArchivedRange(NamedTuple):
 class Archive:
     """An archive, opened for reading or for adding ranges. Thread-safe.
 
-    Ranges may overlap, for example if two archivers started at different offsets. A record is equal in all ranges that have it.
+    Ranges may overlap, for example if two archivers started at different offsets. Where ranges overlap, they have equal records.
 
     Args:
         where: location of the archive, a directory or a URL that pyarrow or fsspec supports.
@@ -51,7 +51,7 @@ class Archive:
     Raises (all methods):
         ConfigError: the location is not valid.
         WrongDirectory: the location is not an archive, or the archive belongs to a different log.
-        Damaged: a file differs from the bytes that were written; the message names the file.
+        Damaged: a file differs from the bytes that were written; the message has the file.
         Unavailable: the archive is not readable now.
     """
 
@@ -64,10 +64,10 @@ class Archive:
                 self.store.check_writable()
         self.log = self._marker(log, make).log
         if log and self.log != log:
-            raise WrongDirectory(f"{self.store.where} is the archive of log {self.log}, not of log {log}: name another archive")
+            raise WrongDirectory(f"{self.store.where} is the archive of log {self.log}, not of log {log}: use another archive")
         self._lock = threading.Lock()
         self._spans: list[ArchivedRange] = []
-        # ranges in order, without those that lie within an earlier range, so that both their starts and their ends ascend
+        # ranges in order, except those that lie within another range; both the starts and the ends of the others ascend
         self._cover: list[ArchivedRange] = []
         self._end = 0
         self._manifests: OrderedDict[str, Manifest] = OrderedDict()
@@ -84,8 +84,8 @@ class Archive:
                     break
             # Do not write a new marker beside existing ranges, because these may belong to a different log.
             if self.store.names(RANGES):
-                raise Damaged(f"{where}/{MARKER} is missing beside existing ranges; {RESTORE_MARKER_HINT}")
-            # The loop then reads the marker, because another archiver may have created it first, with another log.
+                raise Damaged(f"the archive {where} has ranges of records, but its file {MARKER} is missing; {RESTORE_MARKER_HINT}")
+            # The next iteration reads the marker, which another archiver may have created first, for another log.
             self.store.create(MARKER, encode_marker(Marker(log=log)))
         raise WrongDirectory(f"{where} is not an archive: it has no {MARKER}; `tutti archive run` creates one")
 
@@ -102,7 +102,7 @@ class Archive:
 
     @property
     def end(self) -> int:
-        """The end of the records that follow `first` without a gap."""
+        """The end of the records that begin at `first` and have no gap."""
         with self._lock:
             return self._end
 
@@ -158,7 +158,7 @@ class Archive:
         """Return a range that has the record, None if there is none."""
         with self._lock:
             at = self._before(offset)
-            # One check is enough: of all ranges that begin at or before the offset, the one at `at` has the highest end.
+            # Only this range needs a check, because it has the highest end of all ranges that begin at or before the offset.
             return self._cover[at] if at >= 0 and self._cover[at].end > offset else None
 
     def missing_at(self, offset: int) -> tuple[int, int | None]:
@@ -188,7 +188,7 @@ class Archive:
         while position < end:
             span = self.span_at(position)
             if span is None:
-                self.refresh(soon=True)  # because an archiver may have added the range by now
+                self.refresh(soon=True)  # an archiver may have added the range since the last listing
                 span = self.span_at(position)
             if span is None:
                 raise OffsetOutOfRange(self._missing(position))
@@ -216,7 +216,7 @@ class Archive:
                 return found
         path = f"{RANGES}/{span.name}"
         where = f"{self.where}/{path}"
-        try:  # outside the lock, so that a slow store does not block other threads
+        try:  # read outside of the lock, so that a slow store does not block other threads
             data: pa.Buffer = self.store.read(path)
         except FileNotFoundError as error:
             raise corrupt_file_error(where, "the file is missing") from error

@@ -11,6 +11,7 @@ from tutti import limits
 from tutti.data.names import check_name
 from tutti.errors import ConfigError, UsageError
 from tutti.toml.loader import load_struct
+from tutti.toml.units import Size
 
 _URL = re.compile(r"tutti://\S+")
 
@@ -20,11 +21,11 @@ class Ranges(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     Attributes:
         ticks: end a range at each tick whose number is divisible by this; 600 is ten minutes with one tick per second.
-        bytes: end a range before the batch with which it would exceed this size in the log.
+        bytes: largest size of a range, as measured in the log; a range ends before the batch that would exceed this size.
     """
 
     ticks: Annotated[int, Meta(ge=1, le=limits.ARCHIVE_TICKS_MAX)] = limits.ARCHIVE_RANGE_TICKS
-    bytes: Annotated[int, Meta(ge=limits.ARCHIVE_RANGE_BYTES_MIN, le=limits.ARCHIVE_RANGE_BYTES_MAX)] = limits.ARCHIVE_RANGE_BYTES
+    bytes: Annotated[Size, Meta(ge=limits.ARCHIVE_RANGE_BYTES_MIN, le=limits.ARCHIVE_RANGE_BYTES_MAX)] = limits.ARCHIVE_RANGE_BYTES
 
 
 class Archiving(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -33,7 +34,7 @@ class Archiving(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     Attributes:
         gateways: addresses of the gateways, as `tutti://HOST:PORT[,HOST:PORT...]`.
         archive: location of the archive, a directory or a URL such as s3://BUCKET/DIR.
-        name: name of the reader whose offset the archiver commits; gateways name it in [retention] keep_for.
+        name: name of the reader whose offset the archiver commits; gateways list this name in [retention] keep_for.
         ranges: table [ranges], the limits that end a range.
         priority: "idle" uses only free CPU time, so that commits on the same host do not wait; "low" uses a reduced share, for a
             busy host on which an idle archiver would lag.
@@ -56,7 +57,7 @@ def load_archiving(path: str) -> Archiving:
     """Load and check the configuration in a file.
 
     Raises:
-        ConfigError: the file is not readable, or a value is wrong; the message names the value and the remedy.
+        ConfigError: the file is not readable, or a value is wrong; the message has the value and the remedy.
     """
     config = load_struct(path, Archiving)
     try:

@@ -211,10 +211,10 @@ def _check_format(data: bytes, where: str) -> None:
 
 
 def data_range_of(path: str) -> tuple[int, int] | None:
-    """Return the range [first, end) in the name of a Parquet file, or None if no archiver makes such a name."""
+    """Return the range [first, end) in the name of a Parquet file, or None for a name that archivers do not use."""
     found = _DATA.fullmatch(path.rpartition("/")[2])
     return (int(found[1]), int(found[2])) if found else None
 
 
 RESTORE_HINT = "restore it from a copy, or, if the log still has the range, remove its manifest: the archiver archives it again"
-RESTORE_MARKER_HINT = "restore it from a copy: it holds the format and the uuid of the log, as each manifest does"
+RESTORE_MARKER_HINT = f"restore {MARKER} from a copy: it has the format and the uuid of the log, which each manifest also has"

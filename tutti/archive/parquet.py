@@ -91,7 +91,7 @@ class ArchivedFile:
     """A file of an archive, opened for reading. The methods check the CRC of all data that they return.
 
     Raises (all methods):
-        Damaged: the file differs from the bytes that were written; the message names the file.
+        Damaged: the file differs from the bytes that were written; the message has the file.
         Unavailable: the file is not readable now.
     """
 

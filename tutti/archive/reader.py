@@ -39,7 +39,7 @@ def read_range(archive: Archive, manifest: Manifest, request: ScanRequest) -> It
     ]
     position = start
     for table in _merged(runs):
-        if topics is None:  # a read of all topics must return every offset once
+        if topics is None:  # a read of all topics must return each offset exactly once
             _check_dense(archive, manifest, position, table.column("offset"))
         for batch in _batches(table):
             found = request.scan_batch(batch, position)

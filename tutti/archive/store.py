@@ -46,7 +46,7 @@ class Store(Protocol):
     Raises (all methods):
         FileNotFoundError: the file does not exist.
         DiskFull: the disk is full.
-        Unavailable: the file system failed; the message names the file and the reason.
+        Unavailable: the file system failed; the message has the file and the reason.
     """
 
     @property
@@ -103,7 +103,7 @@ def open_store(where: str | os.PathLike[str]) -> Store:
 
 
 def _redacted_url(url: str) -> str:
-    """Return the URL without its parts after `?` or `#`, which may have a secret, for messages, logs and query plans.
+    """Return the URL without its parts after `?` or `#`, which might contain a secret, for messages, logs and query plans.
 
     Raises:
         ConfigError: the URL contains a password.
@@ -120,7 +120,7 @@ def _redacted_url(url: str) -> str:
 
 
 def _redact(url: str, shown: str, error: Exception) -> str:
-    """Return the text of an error, without the parts of the URL that may have a secret."""
+    """Return the text of an error, without the parts of the URL that might contain a secret."""
     text = str(error).replace(url, shown)
     parts = re.split(r"[?#]", url, maxsplit=1)
     return text.replace(parts[1], "...") if len(parts) > 1 and parts[1] else text
@@ -131,7 +131,7 @@ def _by_fsspec(url: str, shown: str) -> tuple[arrow_fs.FileSystem, str]:
     try:
         from fsspec.core import url_to_fs  # noqa: PLC0415 - an optional dependency
     except ImportError as error:
-        raise ConfigError(f"{shown}: {scheme}:// needs fsspec: pip install 'tutti-ingest[archive]'") from error
+        raise ConfigError(f"{shown}: {scheme}:// needs the package fsspec: pip install 'tutti-ingest[archive]'") from error
     try:
         found, path = url_to_fs(url)
     except (ValueError, ImportError) as error:
@@ -248,7 +248,8 @@ class LocalStore:
         self._make_folders(parent)
         with contextlib.suppress(FileExistsError):
             os.mkdir(folder)
-        sync_directory(parent)  # even if another process created the folder, because that process may not have synced it yet
+        # needed even if another process created the folder, because that process might not have synced it yet
+        sync_directory(parent)
 
     def names(self, folder: str) -> list[str]:
         """As `Store.names`."""
@@ -259,7 +260,7 @@ class LocalStore:
             return []
 
     def walk(self, folder: str) -> Iterator[Entry]:
-        """As `Store.walk`; also yields temporary files that interrupted writes have left."""
+        """Do as `Store.walk`, and also yield temporary files that interrupted writes have left."""
         for directory, _, files in os.walk(self._path(folder)):
             for name in files:
                 path = os.path.join(directory, name)
@@ -289,7 +290,7 @@ class RemoteStore:
     """A remote file system of pyarrow or fsspec. Failed operations are retried."""
 
     def __init__(self, where: str, found: arrow_fs.FileSystem, root: str) -> None:
-        """Use the archive at path `root` of file system `found`; messages show `where`."""
+        """Use the directory `root` of file system `found` as archive; messages show `where` as its location."""
         self.where = where.rstrip("/")
         self._fs = found
         self._root = root.rstrip("/")
@@ -330,7 +331,7 @@ class RemoteStore:
         self._with_retries("write", path, write)
 
     def create(self, path: str, data: bytes) -> bool:
-        """As `Store.create`, but not atomic, because pyarrow's file systems cannot create a file exclusively."""
+        """Do as `Store.create`, but not atomically, because pyarrow's file systems cannot create a file exclusively."""
 
         def exists() -> bool:
             return self._fs.get_file_info(self._path(path)).type != arrow_fs.FileType.NotFound

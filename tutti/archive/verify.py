@@ -75,7 +75,7 @@ def verify(archive: Archive, progress: Callable[[int], None] | None = None) -> V
 
 
 def _is_held(archive: Archive, path: str) -> bool:
-    """True if archived ranges have all records of the file. A file with other records may be the only copy of a lost range."""
+    """True if archived ranges have all records of the file. If not, the file may be the only copy of a lost range."""
     span = data_range_of(path)
     return span is None or archive.missing_at(span[0])[0] >= span[1]
 

@@ -131,7 +131,7 @@ def _write(archive: Archive, topic: str | None, table: pa.Table, ticks: tuple[in
     groups = [group.combine_chunks() for group in groups_of(table)]
     encoded = encode(groups)
     path = data_name(ticks, span, encoded.sha256)
-    archive.store.write(path, encoded.data)  # a repeated write changes nothing, because the name has the content's hash
+    archive.store.write(path, encoded.data)  # writing the same content again has no effect, because the name contains its hash
     _check(f"{archive.where}/{path}", archive.store.read_back(path), encoded.sha256, groups)
     topics = {topic: table.num_rows} if topic is not None else _counts(table)
     times = table.column("timestamp").cast(pa.int64()).to_numpy()
@@ -160,7 +160,7 @@ def _check(where: str, data: pa.Buffer, sha256: str, groups: list[pa.Table]) -> 
     """Check that the bytes read back are the written ones, and that they decode to the records in `groups`.
 
     Raises:
-        Damaged: the bytes or the records differ.
+        Damaged: the bytes that were read back, or the records in them, differ.
     """
     if hashlib.sha256(data).hexdigest() != sha256:
         raise corrupt_file_error(where, "the bytes read back differ from the written ones")

@@ -6,10 +6,10 @@ Rules
 - A batch closes when it is full, when its linger is over, or when the topic changes. Without linger, the batch closes at once if no
   batch is in flight. A batch also closes between a record with `progress` and a record without, because the progress of a batch
   belongs to its last record.
-- The I/O thread sends nothing while it handles answers (`cork`). So all records that callbacks send in that time form one batch.
+- The I/O thread sends nothing while it handles answers (`cork`), so that the records which callbacks send meanwhile form one batch.
 - Each record counts against the buffer until it has an outcome. When the buffer is full, `send` waits or raises `BufferFull`.
-- An abort, a fence or the end of the producer removes all unsent records under `lock`. So no record is queued between the failed
-  records and the stop.
+- An abort, a fence or the end of the producer removes all unsent records under `lock`. If the producer also stops accepting
+  records, both happen in one step, so that no record is queued in between.
 
 Two kinds of exclusion protect the state. `lock` guards everything except the columns of the open batch. The columns belong to the
 appender (appender.py). `send` calls the appender without `lock`, which takes a third of the time. Two threads cannot run one
@@ -50,7 +50,7 @@ from tutti.common.reentrancy import apart, is_from_call
 from tutti.data.client_protocol import OFFSET_UNKNOWN
 from tutti.errors import Aborted, BufferFull, TooLarge, TuttiError, UsageError
 
-_APPEND_WAIT_S = 50e-6  # longer than one append
+_APPEND_WAIT_S = 50e-6  # pause between attempts to close the appender; longer than one append
 
 
 class QuietCondition(threading.Condition):
@@ -68,7 +68,7 @@ class SpoolStage(SpoolWait, Protocol):
     remedy: str
 
     def exceeded_limit(self, need: int) -> str:
-        """Return as text which limit `need` more bytes would exceed; empty if they fit. Called with the lock."""
+        """Return a text that names the limit which `need` more bytes would exceed; empty if the bytes fit. Called with the lock."""
 
     def wake_disk_thread(self) -> None:
         """Notify the disk thread of a closed batch."""
@@ -81,7 +81,7 @@ class Accumulator:
         """Create an empty accumulator; `clock` returns the time that deadlines use, in seconds."""
         self.options = options
         self._clock = clock
-        self.wake: Callable[[], None] = do_nothing  # wakes the I/O thread
+        self.wake: Callable[[], None] = do_nothing  # function that wakes the I/O thread
         self.lock = threading.RLock()
         self.changed = QuietCondition(self.lock)
         self.space_freed = QuietCondition(self.lock)
@@ -101,11 +101,12 @@ class Accumulator:
         self.rejected: collections.deque[Batch] = collections.deque()
         self.failures: list[Failure] = []
         self.stopped: TuttiError | None = None  # the error that `send` raises at present
-        self.ended = False  # the stop is permanent
-        self.opened: Resume | None = None  # last committed sequence and progress at the start of the open epoch; None without one
+        self.ended = False  # True if the producer accepts no records any more
+        # last committed sequence and progress at the start of the open epoch; None while no epoch is open
+        self.opened: Resume | None = None
         self.committed = Resume(0, b"")
         self.uses_progress = False
-        # used by `Receipt.processed_by`; None for unordered records, and until an epoch opens
+        # object with which `Receipt.processed_by` waits for queries; None for unordered records, and until an epoch opens
         self.query_wait: QueryWait | None = None
         self.frame_bytes_max = limits.BODY_BYTES_MAX
         self.raw_bytes_max = limits.RAW_BYTES_MAX
@@ -255,7 +256,7 @@ class Accumulator:
             self._appender, self.appenders[batch.topic] = open_appender(batch)
 
     def new_batch(self, topic: str, free_bytes: int) -> Batch:
-        """Return an empty open batch for `free_bytes` bytes. Its delivery deadline counts from now; with a spool, it has none."""
+        """Return an empty open batch for `free_bytes` bytes. The delivery deadline counts from now; there is none with a spool."""
         deadline = self._clock() + self.options.delivery_timeout if self.spool is None else inf
         batch = Batch(topic, free_bytes, deadline, self.query_wait)
         batch.spool = self.spool
@@ -276,7 +277,7 @@ class Accumulator:
         return waited
 
     def exceeded_limit(self, need: int) -> str:
-        """Return as text which limit `need` more bytes would exceed; empty if they fit. Called with the lock."""
+        """Return a text that names the limit which `need` more bytes would exceed; empty if the bytes fit. Called with the lock."""
         if self.spool is not None:
             return self.spool.exceeded_limit(need)
         # An empty buffer accepts a batch of any size, because a batch above the buffer's size could otherwise never be sent.
@@ -393,8 +394,8 @@ class Accumulator:
     def uncork(self) -> None:
         """End the effect of `cork`: close the open batch if no batch is in flight."""
         self.corked = False
-        # Test without the lock, because every wakeup runs this line; `send` checks `corked` after its append, so no record is
-        # missed.
+        # Test without the lock, because every wakeup runs this line.
+        # The test misses no record, because `send` checks `corked` after its append.
         if self.pending <= self.pinned and self.open_records():
             self.close_idle()
 
@@ -425,7 +426,7 @@ class Accumulator:
                 self.close_open()
 
     def set_opened(self, opened: Resume | None) -> None:
-        """Record that an epoch has opened at this point of the log; None records the end of the epoch."""
+        """Record that an epoch has opened after the committed records up to `opened`; None records the end of the epoch."""
         with self.lock:
             self.opened = opened
             if opened is not None:

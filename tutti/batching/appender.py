@@ -51,7 +51,7 @@ compiled = _load_extension()
 def open_appender(batch: Batch) -> tuple[Appender, Append]:
     """Return an appender for the batch, and the callable that appends one item (see `generator`)."""
     if compiled is not None:
-        # An object of the C extension is both the appender and the callable.
+        # One object of the C extension is both the appender and the callable.
         made = compiled.Appender(batch, Receipt)
         return made, made
     running = generator(batch)

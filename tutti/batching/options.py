@@ -21,7 +21,7 @@ class BatchingOptions(NamedTuple):
     compression: Compression = None
     delivery_timeout: float = limits.DELIVERY_TIMEOUT_US / 1e6
     staged: bool = False  # records stay invisible until a transaction commits them
-    dead_letters_denied: bool = False  # the spool moves a batch to `refused/` if the producer may not write to the batch's topic
+    dead_letters_denied: bool = False  # the spool moves a batch to `refused/` if the producer lacks the right to its topic
 
 
 def checked_options(

@@ -26,11 +26,11 @@ outcome_thread = threading.local()
 
 
 def reject_in_callback(what: str, since: str = "it would delay all outcomes") -> None:
-    """Raise if a callback calls this, because a thread that sets outcomes must not wait.
+    """Raise if the caller is a callback, because a thread that sets outcomes must not wait.
 
     Args:
-        what: first part of the message, which names the rejected call.
-        since: second part of the message, which gives the reason.
+        what: first part of the error message: the rejected call.
+        since: second part of the error message: the reason.
 
     Raises:
         UsageError: called in `on_delivery`.
@@ -117,7 +117,7 @@ class Spooled(NamedTuple):
 class Failure:
     """The error of failed batches, which all batches with the same cause share.
 
-    The attribute `seen` is True once the application has seen the error.
+    The attribute `seen` is True if the application has already seen the error.
     """
 
     __slots__ = ("error", "seen")
@@ -203,7 +203,7 @@ class Batch:
         self.callbacks: list[Any] | None = None
         self.progress = b""
         self.kind = int(Kind.BATCH)
-        self.atomic = False  # one receipt represents all records
+        self.atomic = False  # True if one receipt represents all records
         self.body: bytes | memoryview = b""  # encoded records; empty while the batch is open, and after its outcome
         self.codec: Literal["", "lz4", "zstd"] | None = ""  # compression of the body; "" means the producer's setting
         self.count = 0
@@ -213,7 +213,7 @@ class Batch:
         self.max_timestamp = 0
         self.size = free_bytes  # size of the body in bytes; an upper bound while the batch is open
         self.charge = 0  # bytes counted against the producer's buffer
-        self.first_sequence = 0  # 0: not sent yet
+        self.first_sequence = 0  # sequence of the first record; 0 while the batch has no sequences
         self.transmitted = False
         self.copies = 0  # number of sent copies that a gateway has not refused
         self.serial = 0  # running number of an unordered batch, counted over all lanes
@@ -222,12 +222,12 @@ class Batch:
         self.offset = OFFSET_UNKNOWN
         self.failure: Failure | None = None
         self.spool: SpoolWait | None = None  # the spool of the batch, if any
-        self.spool_position: SpoolPosition | None = None  # None until the batch is durable in the spool
+        self.spool_position: SpoolPosition | None = None  # position after the batch; None until the spool has the batch durably
         self.latch: Any = None  # a lock that the first waiter creates and that `finish` releases
         self.calls: dict[Callable[[], object], None] | None = None  # calls to make at the outcome; see `call_at_outcome`
         self.futures: dict[int, FutureState] | None = None  # index -> state, for receipts in `concurrent.futures.wait`
-        self.resolved = False  # the I/O thread knows the outcome
-        self.done = False  # the outcome is published to all threads
+        self.resolved = False  # True if the I/O thread knows the outcome
+        self.done = False  # True if the outcome is published to all threads
 
     def append(self, record: Record, progress: bytes, on_delivery: OnDelivery | None) -> Receipt:
         """Append a record that fits. The caller has exclusive access to the batch."""
@@ -351,7 +351,7 @@ class Batch:
                 latch = threading.Lock()
                 latch.acquire()
                 self.latch = latch
-        if self.done:  # checked after the latch is set, because `finish` sets `done` before it checks the latch
+        if self.done:  # the latch is already set, so if `done` is still False, `finish` will find and release the latch
             return
         if not latch.acquire(timeout=-1 if timeout is None else max(0.0, min(timeout, threading.TIMEOUT_MAX))):
             raise TimeoutError(f"no outcome after {timeout:g} s: the record is still in flight")

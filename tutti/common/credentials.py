@@ -52,10 +52,11 @@ class Credentials:
     ) -> None:
         """Read the files, and validate the content."""
         if not token.isascii():
-            raise UsageError("a token must be text, as `tutti tokens new` prints it")
+            raise UsageError("the token has characters that are not ASCII: use the token as `tutti tokens new` printed it")
         if not server_keys:
             raise UsageError(
-                "credentials need the public keys of the gateways (`server_keys`, group.keys): a token is sent to no other peers"
+                "credentials without public keys of gateways: set `server_keys`, for example to the path of group.keys, because a "
+                "client sends its token only to a gateway whose key it knows"
             )
         keys = server_keys
         if isinstance(keys, str | Path):
@@ -151,8 +152,8 @@ def from_environment() -> Credentials | None:
         return Credentials.read(path, token.strip())
     if token:
         raise ConfigError(
-            f"{TOKEN_VARIABLE} is set and {FILE_VARIABLE} is not: set it to a file with the public keys of the gateways, because a "
-            "token is sent to no other peers"
+            f"{TOKEN_VARIABLE} is set and {FILE_VARIABLE} is not: set {FILE_VARIABLE} to a file with the "
+            "public keys of the gateways, because a client sends its token to no other peers"
         )
     return None
 

@@ -33,7 +33,7 @@ def check_seconds(what: str, value: object) -> None:
         UsageError: the value is not a number, is negative, or exceeds `threading.TIMEOUT_MAX`. The message contains `what`.
     """
     if not _is_number(value) or not 0 <= value <= _LONGEST_S:
-        raise UsageError(f"{what} must be a number of seconds, not {value!r}")
+        raise UsageError(f"{what} must be a number of seconds, not {value!r}: use 0 to {int(_LONGEST_S)}")
 
 
 def check_wait(value: object) -> None:
@@ -43,7 +43,7 @@ def check_wait(value: object) -> None:
         UsageError: the value is not a number, or exceeds `threading.TIMEOUT_MAX`.
     """
     if not _is_number(value) or not value <= _LONGEST_S:
-        raise UsageError(f"timeout must be a number of seconds, not {value!r}")
+        raise UsageError(f"timeout must be a number of seconds, not {value!r}: use at most {int(_LONGEST_S)}")
 
 
 def _is_number(value: object) -> TypeGuard[float]:

@@ -1,7 +1,7 @@
 """Extraction of fields from JSON objects, unconverted, as the bytes of the JSON text.
 
 A JSON library converts a number to 64 bits: 12345678901234567890123 becomes a float, and 1.10 becomes 1.1. Two different ids could
-become the same key. So this module never converts a field that becomes the key or the value of a record.
+become the same key. Therefore, this module never converts a field that becomes the key or the value of a record.
 
 All limits depend only on the text, so that the same row is valid or invalid in every run.
 """
@@ -24,14 +24,14 @@ _SHALLOW_BYTES = 2 * DEPTH_MAX  # a shorter text cannot be nested deeper
 _VALUE = msgspec.json.Decoder(Raw)
 _TEXT = msgspec.json.Decoder(str)
 _STRING = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"')
-_STEPS = bytes.maketrans(b"[{]}", b"\x01\x01\xff\xff")  # as int8: +1 for an opening bracket, -1 for a closing bracket
+_STEPS = bytes.maketrans(b"[{]}", b"\x01\x01\xff\xff")  # brackets -> steps of the depth (int8): +1 opens, -1 closes
 _NO_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
-_PLAIN = re.compile(r'[^"\\/\x00-\x1f]*')  # names that JSON text can spell in another way only with \u escapes
+_PLAIN = re.compile(r'[^"\\/\x00-\x1f]*')  # names whose only other spelling in JSON text has \u escapes
 _ESCAPED_NAME = re.compile(rb'\\u[^"\\]*"\s*:')
 
 
 class _Name:
-    """The name of a JSON member. No two names are equal, so that a dict keeps all members with the same name."""
+    """The name of a JSON member. Two objects with the same text are unequal, so that a dict keeps duplicate members."""
 
     __slots__ = ("text",)
 
@@ -166,7 +166,7 @@ def _error_of(error: Exception, text: bytes) -> ValueError:
 
 
 def error_position(message: str) -> int | None:
-    """Return the byte position (from 0) in an error message of msgspec; None if the message has no position."""
+    """Return the byte position (from 0) that an error message of msgspec contains. Return None if there is no position."""
     _, _, number = message.partition("(byte ")
     if not number.rstrip(")").isdigit():
         return None

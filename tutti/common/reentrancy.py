@@ -9,7 +9,7 @@ from tutti.errors import UsageError
 
 
 def apart(lock: Any, taker: Any) -> None:
-    """Reject a call by a signal handler that interrupted code with `lock` (an `RLock`), or the appender `taker` (a generator).
+    """Reject a call by a signal handler that interrupted code which holds `lock` (an `RLock`), or runs the generator `taker`.
 
     Raises:
         UsageError: a signal handler makes the call. The state is unchanged.

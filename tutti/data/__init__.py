@@ -1,4 +1,4 @@
 """Data formats: frames, batches, messages of the client port, and the state of a log (NOTES.md).
 
-This package has only pure functions and values. No function does I/O.
+This package contains only values and functions without side effects. No function does I/O.
 """

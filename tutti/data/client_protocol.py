@@ -1,15 +1,15 @@
 """Client protocol: the messages between clients (producers, readers, tools) and the client port of a gateway.
 
-Each message is one ZMTP message, whose first byte names its form:
+Each message is one ZMTP message, whose first byte gives the form of the message:
 
 - `C` control: msgpack of one tagged struct of this module.
 - `S` submit: frames of one or several producers, with packed headers for fast parsing.
-- `U` submit unordered: as `S`, for the lane of the gateway. A session uses either `S` or `U`, never both.
+- `U` submit unordered: like `S`, but for the lane of the gateway. A session uses either `S` or `U`, never both.
 - `R` receipts: packed rows, one for each committed batch.
 
 Submit: `S` or `U`, mode u8, frame count u16, zero u32, then the packed headers (96 bytes each; view, position, origin and header
 CRC are zero), then the progress fields without padding. In mode 0, the bodies follow in the same part, each padded to 8 bytes. In
-mode 1, each body is a part of its own.
+mode 1, each body is a separate part.
 
 Receipts: `R`, three zeros, row count u32, then rows (producer u64, first sequence u64, offset i64, epoch u32, count u32).
 """
@@ -27,8 +27,8 @@ from tutti.errors import FormatError
 PROTOCOL = 1
 CONTROL, SUBMIT, SUBMIT_UNORDERED, RECEIPTS = b"C", b"S", b"U", b"R"
 INLINE, PARTS = 0, 1
-INLINE_BYTES_MAX = 8192  # a larger body is a part of its own, so that it is not copied
-OFFSET_UNKNOWN = -1  # in a receipt: the batch is committed, but its records were trimmed or have no consecutive offsets
+INLINE_BYTES_MAX = 8192  # maximum size of a body in the first part; a larger body is a separate part, so that it is not copied
+OFFSET_UNKNOWN = -1  # offset in a receipt of a committed batch whose records were trimmed or have no consecutive offsets
 
 _SUBMIT = struct.Struct("<cBHI")
 _RECEIPTS = struct.Struct("<c3xI")
@@ -40,8 +40,8 @@ class Hello(msgspec.Struct, frozen=True, tag="Hello"):
 
     Attributes:
         protocol: protocol version.
-        client: name and version of the client.
-        session: 16 random bytes.
+        client: name and version of the client software.
+        session: 16 random bytes that identify the session.
         token: token that authenticates the client, sent only over encrypted connections.
     """
 
@@ -51,12 +51,12 @@ class Hello(msgspec.Struct, frozen=True, tag="Hello"):
     token: str = ""
 
     def __repr__(self) -> str:
-        """Return a text without the token, because the text can end up in a log."""
+        """Return a text without the token, because the text may be written to a log."""
         return f"Hello(protocol={self.protocol}, client={self.client!r})"
 
 
 class OpenProducer(msgspec.Struct, frozen=True, tag="OpenProducer"):
-    """Open `epoch` of the producer `name` for `instance` (16 random bytes). A repeated request gets the same answer again."""
+    """Open `epoch` of the producer `name` for `instance` (16 random bytes). A repeated request gets the same answer."""
 
     request: int
     name: str
@@ -65,14 +65,14 @@ class OpenProducer(msgspec.Struct, frozen=True, tag="OpenProducer"):
 
 
 class OpenTopic(msgspec.Struct, frozen=True, tag="OpenTopic"):
-    """Request a topic's number. The log registers a new topic."""
+    """Request the number of a topic. If the topic does not exist, the log registers it."""
 
     request: int
     name: str
 
 
 class SaveOffset(msgspec.Struct, frozen=True, tag="SaveOffset"):
-    """Commit the offset of a named reader. Without `back`, the gateway refuses an offset below the committed one."""
+    """Commit the offset of a named reader. If `back` is False, the gateway refuses an offset below the committed offset."""
 
     request: int
     reader: str
@@ -83,8 +83,8 @@ class SaveOffset(msgspec.Struct, frozen=True, tag="SaveOffset"):
 class Forget(msgspec.Struct, frozen=True, tag="Forget"):
     """Remove producers from the received-table, through the log.
 
-    `instances` has the instance of each producer, which proves that the client owns these nameless producers. A client whose token
-    grants the right to remove producers needs no proof.
+    `instances` contains the instance of each producer, which proves that the client owns these nameless producers. A client whose
+    token grants the right to remove producers needs no proof.
     """
 
     request: int
@@ -112,7 +112,7 @@ class Producers(msgspec.Struct, frozen=True, tag="Producers"):
 
 
 class Members(msgspec.Struct, frozen=True, tag="Members"):
-    """Request the members of the group, as this gateway knows them (JSON)."""
+    """Request the members of the group that this gateway knows (JSON)."""
 
     request: int
 
@@ -121,10 +121,10 @@ class ChangeRoster(msgspec.Struct, frozen=True, tag="ChangeRoster"):
     """Change one gateway of the roster, through the log. The answer comes when a majority of the new roster has stored the change.
 
     Attributes:
-        change: "add" (`name` at `address`, HOST:P), "remove", or "replace" (`name` lost its disk).
-        name: the gateway.
-        address: address of an added gateway.
-        incarnation: the disk to replace (16 bytes), which makes the request idempotent.
+        change: "add" for a new gateway, "remove", or "replace" for a gateway that lost its disk.
+        name: name of the gateway to add, remove or replace.
+        address: address (HOST:P) of a gateway to add.
+        incarnation: incarnation (16 bytes) of the disk to replace, so that a repeated request has no second effect.
     """
 
     request: int
@@ -163,9 +163,9 @@ class Welcome(msgspec.Struct, frozen=True, tag="Welcome"):
     """Answer to Hello: the gateway's identity, addresses, and limits for the client. The gateway sends a new Welcome whenever the
     members or its state change.
 
-    `gateways` maps the names of all members, including this one, to tutti://HOST:P. `silent` lists the members from which this
-    gateway receives no heartbeats. `lane` is the gateway's own lane, NUMBER-INCARNATIONHEX; while it is empty, the gateway accepts
-    no unordered batches.
+    `gateways` maps the names of all members, including this gateway, to tutti://HOST:P. `silent` lists the members from which this
+    gateway receives no heartbeats. `lane` is the name of the gateway's own lane (NUMBER-INCARNATIONHEX). If `lane` is empty, the
+    gateway accepts no unordered batches now.
     """
 
     protocol: int
@@ -185,7 +185,7 @@ class Welcome(msgspec.Struct, frozen=True, tag="Welcome"):
 
 
 class Committed(msgspec.Struct, frozen=True, tag="Committed"):
-    """A batch is committed at `offset` (-1: at an unknown offset). The wire format of this answer is a packed receipt row."""
+    """A batch is committed at `offset`, or at an unknown offset if -1. On the wire, this answer is a packed receipt row."""
 
     producer: int
     epoch: int
@@ -219,7 +219,7 @@ class AbortedAnswer(msgspec.Struct, frozen=True, tag="Aborted"):
 class FencedAnswer(msgspec.Struct, frozen=True, tag="Fenced"):
     """Another instance has opened `epoch` of the producer.
 
-    The outcome of the batch that begins at `first_sequence` is unknown. 0 means that no batch is affected.
+    The outcome of the batch that begins at `first_sequence` is unknown. If `first_sequence` is 0, no batch is affected.
     """
 
     producer: int
@@ -228,7 +228,7 @@ class FencedAnswer(msgspec.Struct, frozen=True, tag="Fenced"):
 
 
 class Expected(msgspec.Struct, frozen=True, tag="Expected"):
-    """The batch left a gap or an overlap of sequences. The client must resend from `sequence` on, the next one that is accepted."""
+    """The batch does not continue the sequences. The client must resend from `sequence` on, which the gateway accepts next."""
 
     producer: int
     epoch: int
@@ -236,7 +236,7 @@ class Expected(msgspec.Struct, frozen=True, tag="Expected"):
 
 
 class RefusedAnswer(msgspec.Struct, frozen=True, tag="Refused"):
-    """The gateway refused a batch, so this copy of the batch will never be in the log.
+    """The gateway refused a batch, so this copy of the batch never reaches the log.
 
     If `retry` is true, the client may send the batch again later.
     """
@@ -271,14 +271,14 @@ class EpochFenced(msgspec.Struct, frozen=True, tag="EpochFenced"):
 
 
 class TopicOpened(msgspec.Struct, frozen=True, tag="TopicOpened"):
-    """Answer to OpenTopic: the number of the topic."""
+    """Answer to OpenTopic, with the number of the topic."""
 
     request: int
     topic: int
 
 
 class Done(msgspec.Struct, frozen=True, tag="Done"):
-    """The request has taken effect, and its effect is durable."""
+    """Answer to a request that has taken effect durably."""
 
     request: int
 
@@ -286,8 +286,9 @@ class Done(msgspec.Struct, frozen=True, tag="Done"):
 class Denied(msgspec.Struct, frozen=True, tag="Denied"):
     """The gateway refused the request with number `request`, or the last message if `request` is 0.
 
-    The codes are hello, protocol, malformed, name, epoch, offset, unknown, limit, roster, token and rights. With `retry`, the
-    refusal is temporary; its codes are busy, space, not_primary, leaving, halted and behind.
+    A refusal is permanent, with one of the codes hello, protocol, malformed, name, epoch, offset, unknown, limit, roster, token and
+    rights. If `retry` is true, the refusal is temporary, with one of the codes busy, space, not_primary, leaving, halted and
+    behind.
     """
 
     request: int
@@ -332,7 +333,7 @@ def encode_control(message: msgspec.Struct) -> bytes:
 
 
 def decode_request(data: Buffer) -> Request:
-    """Decode the request in a control message, without a check of its first byte.
+    """Decode the request in a control message. The first byte of the message is not checked.
 
     Raises:
         FormatError: the bytes are not a request of this protocol.
@@ -344,7 +345,7 @@ def decode_request(data: Buffer) -> Request:
 
 
 def decode_from_gateway(data: Buffer) -> FromGateway:
-    """Decode the answer in a control message, without a check of its first byte.
+    """Decode the answer in a control message. The first byte of the message is not checked.
 
     Raises:
         FormatError: the bytes are not an answer of this protocol.
@@ -358,7 +359,7 @@ def decode_from_gateway(data: Buffer) -> FromGateway:
 def encode_submit(frames: Sequence[Frame], unordered: bool = False) -> list[Buffer]:
     """Encode a submit message as ZMTP parts. With `unordered`, the message is for the gateway's lane.
 
-    If no body exceeds 8 KiB, all bodies are in the first part. Otherwise, each body is a part of its own.
+    If no body exceeds 8 KiB, all bodies are in the first part. Otherwise, each body is a separate part.
     """
     form = SUBMIT_UNORDERED if unordered else SUBMIT
     if len(frames) == 1:
@@ -388,7 +389,7 @@ def decode_submit(parts: Sequence[Buffer]) -> list[Frame]:
     """Decode the frames of a submit message (`S` or `U`). The bodies are views of the parts, and their content is not checked.
 
     Raises:
-        FormatError: counts or lengths do not match the parts, or a frame is neither a BATCH nor a TXN, or already has a position.
+        FormatError: counts or lengths do not match the parts, or a frame is not a BATCH or TXN without a position.
     """
     data = parts[0]
     if len(data) < _SUBMIT.size:
@@ -397,7 +398,7 @@ def decode_submit(parts: Sequence[Buffer]) -> list[Frame]:
     if mode not in (INLINE, PARTS) or count == 0:
         raise FormatError(f"a submit message has mode {mode} and {count} frames: it needs mode 0 or 1, and at least one frame")
     if len(parts) != (1 if mode == INLINE else 1 + count):
-        raise FormatError(f"a submit message of {count} frames (mode {mode}) has {len(parts)} parts, a wrong number")
+        raise FormatError(f"a submit message of {count} frames in mode {mode} has the wrong number of parts, {len(parts)}")
     frames = [decode_header(data, _SUBMIT.size + number * HEADER_SIZE) for number in range(count)]
     at = _SUBMIT.size + count * HEADER_SIZE
     view = memoryview(data)
@@ -432,11 +433,11 @@ def decode_receipts(data: Buffer) -> Iterable[tuple[int, int, int, int, int]]:
     """Decode the rows of a receipts message: (producer, first sequence, offset, epoch, count).
 
     Raises:
-        FormatError: the length does not match the count.
+        FormatError: the length of the message does not match the number of rows.
     """
     if len(data) < _RECEIPTS.size:
         raise FormatError(f"a receipts message of {len(data)} bytes is too short: it needs at least {_RECEIPTS.size}")
     _, count = _RECEIPTS.unpack_from(data, 0)
     if len(data) != _RECEIPTS.size + count * _RECEIPT.size:
-        raise FormatError(f"a receipts message of {count} rows has {len(data)} bytes, a wrong number")
+        raise FormatError(f"a receipts message of {count} rows has the wrong length, {len(data)} bytes")
     return _RECEIPT.iter_unpack(memoryview(data)[_RECEIPTS.size :])

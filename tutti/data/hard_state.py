@@ -1,4 +1,4 @@
-"""Hard state of a member: the view ids that must survive a restart."""
+"""Hard state of a member: the view ids that the member must still have after a restart."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ class HardState(msgspec.Struct, frozen=True):
     """Hard state of a member (design, section 3). Each field is a view id (u64), or 0 before the first view.
 
     Attributes:
-        promised: view that the member has promised to follow; the member rejects all lower views.
-        accepted: the view whose log this member has.
-        coordinated: highest view that this member proposed; after a restart, the member never coordinates this view or a lower one.
+        promised: view that the member has promised to follow. The member rejects all lower views.
+        accepted: last view that the member has accepted, whose log it has.
+        coordinated: highest view that the member proposed. After a restart, the member never coordinates this view or a lower view.
     """
 
     promised: int = 0

@@ -1,11 +1,11 @@
-"""Histogram with fixed buckets. Adding a value is cheap enough for the hot path."""
+"""Histogram with fixed buckets. It is fast enough to count every value on hot paths."""
 
 from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Sequence
 
-#: Upper bounds of latency buckets, microseconds.
+#: Upper bounds of the buckets for latencies, microseconds.
 LATENCY_BOUNDS_US = (
     50,
     100,
@@ -52,7 +52,5 @@ class Histogram:
         return sum(self.counts)
 
     def to_dict(self) -> dict[str, object]:
-        """Return `{"bounds": [...], "counts": [...], "sum": n}`. The last count has no bound, so there is one more count than
-        bounds.
-        """
+        """Return `{"bounds": [...], "counts": [...], "sum": n}`. The last count has no bound in `bounds`."""
         return {"bounds": list(self.bounds), "counts": list(self.counts), "sum": self.sum}

@@ -14,7 +14,7 @@ _TEXT = re.compile(r"(0|[1-9][0-9]{0,4})-([0-9a-f]{32})\Z")
 
 
 class LaneName(NamedTuple):
-    """The lane of one disk: `origin` is the gateway's number, `incarnation` the disk's uuid (16 bytes)."""
+    """The name of a lane: `origin` is the gateway's number, and `incarnation` is the uuid of the gateway's disk (16 bytes)."""
 
     origin: int
     incarnation: bytes
@@ -26,6 +26,6 @@ class LaneName(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> LaneName | None:
-        """Parse the name of a lane, or None for other text."""
+        """Parse the name of a lane. Return None if `text` is not such a name."""
         found = _TEXT.match(text)
         return cls(int(found[1]), bytes.fromhex(found[2])) if found else None

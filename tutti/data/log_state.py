@@ -1,8 +1,8 @@
 """LogState: the complete state of a log up to a position, apart from the records themselves (design, section 3).
 
-The protocol core (received-table), segment snapshots, recovery and readers all use this class, so that they derive the same state
-from the same log. The state depends only on the applied frames and their order. The state of a lane (design, section 7) has only
-the position, the offset, the attempt (`view`), its `members`, and each producer's epoch and sequence.
+The protocol core, segment snapshots, recovery and readers all use this class, so that they derive the same state from the same log.
+The state depends only on the applied frames and their order. In the state of a lane (design, section 7), only these fields are
+used: position, offset, attempt (`view`), `members`, and each producer's epoch and sequence.
 """
 
 from __future__ import annotations
@@ -30,14 +30,17 @@ from tutti.errors import Damaged, FormatError, InvariantViolated
 
 SNAPSHOT_MAGIC = b"TUTS"
 SNAPSHOT_VERSION = 1
-FORCED_NUMBERS = 256  # gateway numbers that a forced roster skips, because the lost gateways may have assigned them
-REMOVED_MAX = 64  # number of removed voters that a state keeps
+FORCED_NUMBERS = 256  # number of gateway numbers that a forced roster skips, because lost gateways may have assigned them
+REMOVED_MAX = 64  # maximum number of removed voters that a state keeps
 _BATCH = int(Kind.BATCH)
 _HEAD = 16  # magic, version u32, length u32, CRC u32
 
 
 class Topic(msgspec.Struct, array_like=True):
-    """A topic: its record count, body bytes, and offsets and times (us) of its first and last record. Offset -1: no record yet."""
+    """A topic: the number of its records, the bytes of their bodies, and the offset and time (us) of its first and last record.
+
+    An offset of -1 means that the topic has no record yet.
+    """
 
     name: str
     records: int = 0
@@ -96,22 +99,22 @@ class LogState(msgspec.Struct, kw_only=True):
 
     Attributes:
         position: last applied position; 0 before the first frame.
-        chain: header CRC of the frame at that position.
+        chain: header CRC of the frame at `position`.
         next_offset: offset of the next committed record.
         tick, tick_time: number and time (us, UTC) of the last TICK; 0 before the first TICK.
-        dirty: True if records have followed the last tick.
-        view, members: id of the last VIEW frame and its members (gateway numbers, oldest first).
+        dirty: True if the log has records after the last tick.
+        view, members: view id and members (gateway numbers, oldest first) of the last VIEW frame.
         group, log, roster: content of the last ROSTER frame.
         forced, forced_at: view and position of the last forced ROSTER; 0 if there is none.
-        topics, producers: entries by number.
+        topics, producers: entries of all topics and producers, by number.
         readers: committed offsets of named readers, by name.
         next_topic, next_producer, next_gateway: the next free numbers.
-        floor: lower bound (exclusive) of every first epoch of a producer (FORGET).
-        start, start_offset: first position and first offset of the log (TRIM).
+        floor: lower bound (exclusive) for the first epoch of every new producer, set by FORGET frames.
+        start, start_offset: first position and first offset of the log, set by TRIM frames.
         staged: staged batches that no TXN has made visible yet, by position.
-        disks: in a lane, the disks of `members` in the same order; empty if the VIEW does not name them.
-        removed: the latest REMOVED_MAX removed voters, by name. Until a removal is durable on a majority, other gateways may still
-            need answers of the removed voter, which they identify by number and incarnation.
+        disks: in a lane, the disks of `members` in the same order; empty if the VIEW does not contain them.
+        removed: the last REMOVED_MAX removed voters, by name. Other gateways may need answers of a removed voter until its removal
+            is durable on a majority. They identify the voter by number and incarnation.
     """
 
     position: int = 0
@@ -141,20 +144,21 @@ class LogState(msgspec.Struct, kw_only=True):
     removed: dict[str, Voter] = msgspec.field(default_factory=dict)
 
     def apply(self, frame: Frame, aborted: bool = False) -> int:
-        """Apply the next frame; `aborted` means that a later ABORT voids this BATCH.
+        """Apply the next frame, and return the offset of its first record, or of the next record if the frame has none.
 
-        Return the offset of the frame's first record. For a frame without records, return the offset of the next record.
+        Args:
+            aborted: True if the frame is a BATCH that a later ABORT voids.
 
         Raises:
             FormatError: the body does not match the kind.
         """
         if frame.position != self.position + 1:
-            # A frame that is applied twice or out of order would corrupt the state without a sign.
-            raise InvariantViolated(f"position {frame.position} was applied directly after position {self.position}")
+            # Without this error, a frame that is applied twice or out of order would corrupt the state silently.
+            raise InvariantViolated(f"frame {frame.position} was applied, but position {self.position + 1} comes next")
         offset = self.next_offset
         if frame.kind == _BATCH:
             if not aborted:
-                # The ordered log always has a ROSTER before its first batch, so a log without one is a lane.
+                # A log without a roster is a lane, because the ordered log has a ROSTER before its first batch.
                 (self._batch if self.roster else self._lane_batch)(frame, offset)
         else:
             _APPLY[frame.kind](self, frame)
@@ -196,7 +200,7 @@ class LogState(msgspec.Struct, kw_only=True):
         self.dirty = True
 
     def _txn(self, frame: Frame) -> None:
-        """Make the staged batches visible, in the order of the TXN."""
+        """Apply a TXN: make its staged batches visible, in the order of the TXN."""
         body = decode_body(TxnBody, frame.body)
         parts = [self.staged[position] for position in body.staged if position in self.staged]
         if (
@@ -204,7 +208,7 @@ class LogState(msgspec.Struct, kw_only=True):
             or [part.count for part in parts] != list(body.counts)
             or sum(body.counts) != frame.count
         ):
-            raise FormatError(f"{frame!r} names batches that are not staged, or a wrong number of records")
+            raise FormatError(f"{frame!r} lists batches that are not staged, or has a wrong number of records")
         self._advance_producer(frame)
         for position, part in zip(body.staged, parts, strict=True):
             del self.staged[position]
@@ -220,14 +224,14 @@ class LogState(msgspec.Struct, kw_only=True):
         self.dirty = True
 
     def _unstage(self, is_obsolete: Callable[[Staged], bool]) -> None:
-        """Remove the staged batches for which `is_obsolete` is true, because no later TXN can make them visible."""
+        """Remove the staged batches for which `is_obsolete` returns true. No later TXN can make such batches visible."""
         if self.staged:
             self.staged = {position: part for position, part in self.staged.items() if not is_obsolete(part)}
 
     def _lane_batch(self, frame: Frame, offset: int) -> None:
         """Apply a batch of a lane (design, section 7).
 
-        A lane has no entries of topics and no names of producers, because only the ordered log registers them.
+        The state of a lane has no entries of topics and no names of producers, because only the ordered log registers these.
         """
         self.producers[frame.producer] = Producer("", b"", frame.epoch, frame.first_sequence + frame.count - 1, b"")
         self.next_offset = offset + frame.count
@@ -243,7 +247,7 @@ class LogState(msgspec.Struct, kw_only=True):
         return voter.incarnation if voter is not None else b""
 
     def gateway_text(self, number: int) -> str:
-        """Return a text with a gateway's name for messages, or with its number if the gateway is not in the roster."""
+        """Return a text for messages with the name of a gateway, or with its number if the gateway is not in the roster."""
         voter = self.roster.get(number)
         return f"gateway {voter.name!r}" if voter is not None else f"gateway {number}"
 
@@ -302,7 +306,7 @@ class LogState(msgspec.Struct, kw_only=True):
         self.readers.update(decode_body(OffsetsBody, frame.body).readers)
 
     def gateway_number(self, incarnation: bytes) -> int:
-        """Return the number of the gateway with a disk, also for the disk of a removed voter; 0 if unknown."""
+        """Return the number of the gateway that has, or had before its removal, the disk `incarnation`; 0 if unknown."""
         voters = [*self.roster.values(), *self.removed.values()]
         return next((voter.number for voter in voters if voter.incarnation == incarnation), 0)
 
@@ -319,7 +323,7 @@ class LogState(msgspec.Struct, kw_only=True):
         return _DECODER.decode(_ENCODER.encode(self))
 
     def become(self, other: LogState) -> None:
-        """Replace the content by that of `other`, which must not be used any more, because the two states then share objects."""
+        """Replace the content by that of `other`. Do not use `other` after this call, because the two states share objects."""
         for name in self.__struct_fields__:
             setattr(self, name, getattr(other, name))
 
@@ -334,7 +338,7 @@ class LogState(msgspec.Struct, kw_only=True):
         """Decode a snapshot.
 
         Raises:
-            Damaged: magic, length or CRC do not match.
+            Damaged: the magic number, the length or the CRC is wrong.
             FormatError: this release does not support the version, or the content is not a state.
         """
         if data[:4] != SNAPSHOT_MAGIC or len(data) < _HEAD:

@@ -41,7 +41,7 @@ class MemberAddress(NamedTuple):
 
 
 def unreachable_reason(host: str) -> str:
-    """Return why no other host can connect to a wildcard address; return an empty text for any other host."""
+    """Return the reason why no other host can connect to a wildcard address, or "" for any other host."""
     return f"no other host can connect to {host}" if host in _WILDCARDS else ""
 
 
@@ -58,10 +58,10 @@ def parse_host_port(text: str, port_min: int = 1) -> Address:
 
     Args:
         text: text to parse.
-        port_min: lowest valid port; 0 for a listening address, whose port 0 means any free port.
+        port_min: lowest valid port. For a listening address, it is 0, because port 0 means any free port.
 
     Raises:
-        UsageError: the text is not `HOST:PORT`; the message names the wrong part.
+        UsageError: the text is not `HOST:PORT`; the error text contains the wrong part.
     """
     host, _, port = text.rpartition(":")
     if not host:
@@ -77,7 +77,7 @@ def parse_member(text: str) -> MemberAddress:
     """Parse both addresses of a gateway from `HOST:P` or `HOST:P/G`.
 
     Raises:
-        UsageError: the text has neither form, or has no G although P+1 is not a valid port.
+        UsageError: the text has neither form, or the form is `HOST:P` and P+1 is not a valid port.
     """
     clients, apart, group = text.partition("/")
     address = parse_host_port(clients)
@@ -90,7 +90,7 @@ def parse_member(text: str) -> MemberAddress:
 
 
 def client_address(text: str) -> str:
-    """Return the client address: `HOST:P` of `HOST:P/G`."""
+    """Return the client address `HOST:P` in a member address `HOST:P/G`."""
     return text.partition("/")[0]
 
 

@@ -1,4 +1,4 @@
-"""The progress of streaming queries. Queries report it to gateways, and gateways return it to clients."""
+"""Progress reports of streaming queries. Queries send the reports to gateways, and gateways return them to clients."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ class QueryInfo(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         name: name under which the log stores the query's offset; empty for a nameless query.
-        run: id of this run.
-        label: description of the query and its host for users.
+        run: id of the query run.
+        label: description of the query and its host, for users.
         topics: topics that the query reads, or None for all.
         offset: the query has processed all records below this offset.
-        lag_records: number of records above the offset.
+        lag_records: number of records at or above `offset`.
         lag_ms: age of the oldest unprocessed record at the last report, plus, for a silent query, the time since that report.
         state: "running", or "silent" if the query has not reported for some time.
         since_us, seen_us: times of the first and the last report (us since 1970, gateway's clock).
-        trouble: why the log does not store the offset under the name; empty if the log stores it.
+        trouble: reason why the log does not store `offset` under `name`; empty if the log stores it.
     """
 
     name: str

@@ -16,9 +16,9 @@ class ScanBatch(NamedTuple):
     """One batch in the answer to a scan.
 
     Attributes:
-        batch: the records.
-        next: the offset at which the next batch begins.
-        column: offsets of the records, or None if they are consecutive and end before `next`.
+        batch: the records of the batch.
+        next: offset at which the next batch of the scan begins.
+        column: offsets of the records, or None if the records have the consecutive offsets directly before `next`.
     """
 
     batch: pa.RecordBatch
@@ -38,14 +38,15 @@ class ScanRequest:
     """A request for the committed records at offsets [start, end) of some topics, with some columns.
 
     Attributes:
-        start: first offset.
-        end: exclusive end, at most the frontier. For an empty range, a scan only checks the other fields.
-        topics: topics to read, or None for all topics.
-        columns: columns to return, in this order.
+        start: first offset of the range.
+        end: offset after the last record of the range, at most the frontier. For an empty range, a scan only checks the other
+            fields.
+        topics: names of the topics to read, or None for all topics.
+        columns: names of the columns to return, in this order.
         absent_ok: True to treat a topic that does not exist as an empty topic.
-        time_left: function that returns how many seconds the caller still waits for a gateway; the result can only shorten the
+        time_left: function that returns how many seconds the caller still waits for a gateway. The result can only shorten the
             timeout of the source.
-        schema: schema of the batches.
+        schema: schema of the batches in the answer.
 
     Raises:
         UsageError: `topics` or `columns` is not a sequence of names, is empty, or has an unknown column.
@@ -66,11 +67,11 @@ class ScanRequest:
 
     @property
     def fetched_columns(self) -> tuple[str, ...]:
-        """The columns to fetch. With a topic filter, offsets have gaps that only the column `offset` shows, so it is added."""
+        """The columns to fetch. They include `offset` if topics are selected, because offsets then have gaps."""
         return (*self.columns, "offset") if self.topics is not None and "offset" not in self.columns else self.columns
 
     def scan_batch(self, fetched: pa.RecordBatch, start: int) -> ScanBatch:
-        """Return the requested columns of a batch. `fetched` has the columns `fetched_columns` and was read from `start` on."""
+        """Return the requested columns of `fetched`, a batch with the columns `fetched_columns` that was read from `start` on."""
         offsets = None if self.topics is None else fetched.column("offset")
         after = start + fetched.num_rows if offsets is None else offsets[-1].as_py() + 1
         if not fetched.schema.equals(self.schema, check_metadata=True):

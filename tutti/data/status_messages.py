@@ -1,10 +1,11 @@
 """Messages between the reads process (`reads.common.gateway_link`) and its gateway (`node.status.status_socket`)."""
 
-TOKEN_BYTES = 8  # length of a request's token, which the answer repeats
-PACKED = b"z"  # flag after the token in an answer: the rest of the answer is compressed with zlib
-READ_INDEX = b"readidx:"  # a token follows; the answer repeats the token before CONFIRMED or UNCONFIRMED
+TOKEN_BYTES = 8  # length of the token in a request, which the answer repeats
+PACKED = b"z"  # flag after the token in an answer whose remaining bytes are compressed with zlib
+READ_INDEX = b"readidx:"  # prefix of a request with a token; the answer is the token, then CONFIRMED or UNCONFIRMED
 CONFIRMED, UNCONFIRMED = b"\1", b"\0"
-DAMAGED = b"damaged:"  # the position of a corrupt frame follows (u64, little-endian)
-LANE_DAMAGED = b"lanebad:"  # the first 8 bytes of the incarnation of a corrupt lane follow
-REFUSED = b"refused:"  # the number of calls rejected since the last such message (u64, little-endian) and the reason follow
+DAMAGED = b"damaged:"  # prefix of a message with the position of a corrupt frame (u64, little-endian)
+LANE_DAMAGED = b"lanebad:"  # prefix of a message with the first 8 bytes of the incarnation of a corrupt lane
+# prefix of a message with a number (u64, little-endian) and a reason: so many calls were rejected for it since the last message
+REFUSED = b"refused:"
 WORD_BYTES_MAX = 64

@@ -1,15 +1,13 @@
-"""View ids: a view id is one number that combines a counter with the number of the gateway that proposes and coordinates the
-view.
-"""
+"""View ids: a view id combines a counter and the number of the gateway that proposes and coordinates the view in one number."""
 
 from __future__ import annotations
 
-_COORDINATOR_BITS = 16  # numbers of gateways are u16 in frames
+_COORDINATOR_BITS = 16  # size of a gateway number, which is a u16 in frames
 _COORDINATOR_MAX = (1 << _COORDINATOR_BITS) - 1
 
 
 def view_of(counter: int, coordinator: int) -> int:
-    """Return the view id for a counter and a coordinator's number; both start at 1."""
+    """Return the view id for a counter and the number of a coordinator. Both start at 1."""
     return counter << _COORDINATOR_BITS | coordinator
 
 

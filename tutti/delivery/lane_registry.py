@@ -106,7 +106,7 @@ class LaneRegistry:
     def requeue(self, lane: str, window: Window) -> None:
         """Move batches that are not in the lane, and never will be, from the window back to the head of the queue.
 
-        A batch stays in the window if a newer batch went to another lane, because there the older batch would follow the newer one.
+        A batch stays in the window if a newer batch went to another lane, because in that lane it would follow the newer batch.
         """
         overtaken = max((serial for name, serial in self._serials.items() if name != lane), default=0)
         batches = window.withdraw(overtaken)

@@ -29,8 +29,8 @@ class LaneSender(Sender):
         lane: the lane whose sequences the window uses, as in `Welcome.lane`; empty while the sender is looking for a gateway.
         gateway: name of the gateway that has the lane.
         closed: True if the lane gets no new batches; the session ends when all batches of the lane have outcomes.
-        epoch_ended: True if the gateway has reported the end of the epoch; before the next epoch begins, no copy of a batch may be
-            in doubt.
+        epoch_ended: True from the gateway's report that the epoch has ended until the next epoch begins, which waits while a copy
+            of a batch is in doubt.
     """
 
     def __init__(self, registry: LaneRegistry, identity: Identity) -> None:
@@ -178,7 +178,7 @@ class LaneSender(Sender):
                 session.trouble = f"unexpected answer: {answer!r}"
 
     def _on_fenced(self, answer: client_protocol.FencedAnswer) -> None:
-        """Handle the answer that the epoch has ended: the named batch is not in the lane, and never will be."""
+        """Handle the answer that the epoch has ended. The lane does not contain the batch in the answer, and never will."""
         ordered = self._registry.ordered
         # This instance did not request the newer epoch, so another instance of the producer has begun it.
         if answer.epoch > ordered.session.requested_epoch:
@@ -188,10 +188,10 @@ class LaneSender(Sender):
         self.epoch_ended = True
 
     def _next_epoch(self) -> None:
-        """Move the batches of a finished epoch to the next epoch, once no copy of them can still enter the lane."""
+        """Move the batches of a finished epoch to the next epoch, as soon as no copy of them can still enter the lane."""
         self._requeue()
         session, window = self.session, self.window
-        # Wait while a copy is in doubt: the lane could store the old copy, and a second copy in the new epoch.
+        # Wait while a copy is in doubt: the lane could store this copy, and a second copy from the next epoch.
         if window.in_doubt or not self._registry.ordered.session.running or session.state is not State.OPEN:
             return
         if self._registry.epoch != self._epoch:
@@ -245,7 +245,7 @@ class LaneSender(Sender):
         window = self.window
         oldest = window.oldest
         if oldest is None or now < self.session.retry_at:
-            return  # no batch in flight, or a repeated answer about the same gap: the first answer has queued all batches again
+            return  # no batch is in flight, or an earlier answer about this gap has already queued all batches again
         # Either a batch was lost, or all batches arrived and their receipts were lost; sending again resolves both cases.
         if sequence == window.next_sequence or window.batch_at(sequence) is not None:
             self._back_off(now, "gap")
@@ -256,9 +256,9 @@ class LaneSender(Sender):
         )
 
     def _back_off(self, now: float, code: str) -> None:
-        """Queue all batches again after a delay. Batches that this gateway refuses temporarily may go to another gateway."""
+        """Send all batches again after a delay. Batches that this gateway refuses temporarily may go to another gateway."""
         session, elsewhere = self.session, code in _ELSEWHERE
-        # Pass the code "gap", with which the session stays connected: only this gateway can answer the batches in flight.
+        # The code "gap" keeps the session connected, because only this gateway can report the outcomes of the batches in flight.
         super()._back_off(now, "gap" if elsewhere else code)
         if elsewhere and session.welcome is not None and len(session.welcome.gateways) > 1:
             self.closed = True

@@ -28,14 +28,14 @@ class OrderedDelivery(Sender):
     def __init__(self, identity: Identity, accumulator: Accumulator, source: BatchSource | None = None) -> None:
         """Deliver the batches of the accumulator, or of a spool between accumulator and delivery (`source`)."""
         super().__init__(identity, accumulator, source)
-        # If another instance has taken the requested epoch, a starting instance requests the next one; a running one is fenced.
+        # True at the start and after idle time: if another instance has the requested epoch, this one requests a later epoch.
         self._starting = True
         self._tries = 0
-        self._epoch_failure: Failure | None = None  # the failure for those batches of the finished epoch that did not commit
-        self._refused: tuple[int, Failure] | None = None  # sequence and failure of the batch whose refusal ended the epoch
-        self._active = 0.0  # time of the last sign that the log keeps the producer's state
-        self._due_at = 0.0  # time of the next action that does not depend on a batch to send
-        self._last_epoch = 0  # the epoch to end as soon as none of its batches is in flight; 0 for none
+        self._epoch_failure: Failure | None = None  # failure of the batches in the finished epoch that did not commit
+        self._refused: tuple[int, Failure] | None = None  # first sequence and failure of the refused batch that ended the epoch
+        self._active = 0.0  # time at which this producer last sent a batch, got a receipt or opened an epoch
+        self._due_at = 0.0  # time at which `work` has an action to perform even if no batch waits to be sent
+        self._last_epoch = 0  # epoch to end as soon as none of its batches is in flight; 0 if no epoch must end
 
     # -- events
 
@@ -88,11 +88,11 @@ class OrderedDelivery(Sender):
 
     @property
     def _has_staged(self) -> bool:
-        """True if staged batches may wait for a transaction. The log drops them when their epoch ends."""
+        """True if this epoch may have staged batches, which the log drops when the epoch ends."""
         return self.accumulator.options.staged and self.window.committed.sequence > 0
 
     def reopen_epoch(self, now: float) -> None:
-        """Request the epoch again, because the log of a gateway does not know the producer."""
+        """Request the epoch again, because the log of a gateway has no state of the producer."""
         if self.session.state is State.OPEN:
             self.session.repeat_requests(now)
 
@@ -205,7 +205,7 @@ class OrderedDelivery(Sender):
             else:
                 session.repeat_requests(now)
         elif session.running:
-            # The refusal concerns one copy, and another may still commit, so `_begin_epoch` resolves the batch.
+            # Another copy of the refused batch may still commit, so the batch gets its outcome only in `_begin_epoch`.
             text = f"{subject} were refused: {answer.reason}"
             own = TooLarge(text) if answer.code == "too_large" else Refused(text, answer.code)
             self._refused = answer.first_sequence, Failure(own)
@@ -216,7 +216,7 @@ class OrderedDelivery(Sender):
         window, session = self.window, self.session
         oldest = window.oldest
         if oldest is None or now < session.retry_at:
-            return  # no batch in flight, or a repeated answer about the same gap: the first answer has queued all batches again
+            return  # no batch is in flight, or an earlier answer about this gap has already queued all batches again
         if not oldest.first_sequence <= sequence <= window.next_sequence:
             text = (
                 f"the gateway expects sequence {sequence} of producer {self.name!r}, which has outcomes for all records "
@@ -247,7 +247,7 @@ class OrderedDelivery(Sender):
             self.window.rewind()
         else:
             self._begin_epoch(answer, renumbered=renumbered)
-        # Set the epoch last, because `_begin_epoch` needs the previous epoch.
+        # Set the new epoch only after `_begin_epoch`, which uses the previous epoch.
         session.epoch = session.requested_epoch
         self._starting, self._tries = False, 0
 
@@ -271,7 +271,7 @@ class OrderedDelivery(Sender):
             session.request_epoch(now)
 
     def _begin_epoch(self, opened: client_protocol.EpochOpened, *, renumbered: bool) -> None:
-        """Resolve the batches of the previous epoch: `opened.sequence` is the last committed sequence.
+        """Give all batches of the previous epoch an outcome: those up to sequence `opened.sequence` committed.
 
         With `renumbered`, the producer has a new number, because the log had deleted its state.
         """
@@ -341,7 +341,7 @@ class OrderedDelivery(Sender):
         session = self.session
         if failed or session.running:
             self._fail_unsent(failure)
-        if session.running:  # otherwise the epoch has ended already, and this answer repeats that
+        if session.running:  # False for a repeated answer, because the first answer has already ended the epoch
             self._epoch_failure = failure
             self.source.set_opened(None)
             session.request_next_epoch(now)
@@ -377,7 +377,5 @@ class OrderedDelivery(Sender):
             self._fail_unsent(failure)
 
     def _oldest(self) -> Batch | None:
-        """Return the oldest closed batch. The open batch is newer, and closes before its deadline (`delivery_timeout` >
-        `linger`).
-        """
+        """Return the oldest closed batch. The open batch has a later deadline, and closes before that deadline."""
         return self.window.oldest or (self.source.queue[0] if self.source.queue else None)

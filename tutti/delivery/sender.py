@@ -37,7 +37,7 @@ class BatchSource(Protocol):
         """Record the outcomes of resolved batches and publish them."""
 
     def set_opened(self, opened: Resume | None) -> None:
-        """Record that an epoch has opened at this point of the log; None records the end of the epoch."""
+        """Record that an epoch has opened after the committed records up to `opened`; None records the end of the epoch."""
 
     def drain_unsent(self, stop: TuttiError | None, ended: bool = False) -> list[Batch]:
         """Remove and return all unsent batches. With `stop`, reject new records."""
@@ -128,9 +128,9 @@ class Sender(abc.ABC):
         return progressed
 
     def _greet(self, welcome: client_protocol.Welcome) -> Greeting | None:
-        """Pass a Welcome to the session. If the gateway serves a different log, end the producer and return None.
+        """Pass a Welcome to the session, and return why the gateway sent it.
 
-        Otherwise return why the gateway sent the Welcome.
+        If the gateway serves a different log, end the producer and return None.
         """
         try:
             return self.session.on_welcome(welcome)
@@ -166,7 +166,7 @@ class Sender(abc.ABC):
             self.end(Refused(f"producer {self.name!r} was refused: {text}", answer.code))
 
     def _back_off(self, now: float, code: str) -> None:
-        """Queue all batches again after a delay; see `Session.back_off`."""
+        """Send all batches again after a delay; see `Session.back_off`."""
         self.session.back_off(now, code)
 
     # -- topics
@@ -174,8 +174,7 @@ class Sender(abc.ABC):
     def knows_topic(self, batch: Batch) -> bool:
         """Return True if the session knows the topic number of `batch`, the first batch of the queue.
 
-        Otherwise request the number, together with the missing numbers of the next batches, which saves a round trip for each
-        topic.
+        If the number is unknown, request it together with the unknown numbers of the next batches, which saves round trips.
         """
         session = self.session
         if session.topics.get(batch.topic, 0):
@@ -195,7 +194,7 @@ class Sender(abc.ABC):
     def _on_topic_refused(self, topic: str, error: TuttiError) -> None:
         """Fail the batches of a refused topic, if one of them is first in the queue.
 
-        Otherwise remember the refusal: earlier batches of other topics are sent first, and then the topic is requested again.
+        If batches of other topics come first, remember the refusal, and request the topic again after those batches are sent.
         """
         queue = self.source.queue
         if queue and queue[0].topic == topic:

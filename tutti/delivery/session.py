@@ -84,9 +84,9 @@ TRANSITIONS: dict[tuple[State, Event], State] = {
 class Greeting(enum.Enum):
     """Why a gateway sent a Welcome."""
 
-    FIRST = "first"  # in answer to the first Hello of a connection, or to a Hello after the gateway did not know the session
-    PROBED = "probed"  # in answer to a Hello that probed a silent gateway
-    CHANGED = "changed"  # unsolicited, because the state or the group of the gateway changed
+    FIRST = "first"  # answers the first Hello of a connection, or the Hello after the gateway did not know the session
+    PROBED = "probed"  # answers a Hello that probed a silent gateway
+    CHANGED = "changed"  # answers no Hello: the state or the group of the gateway changed
 
 
 class Identity(NamedTuple):
@@ -111,7 +111,7 @@ class Session:
         self.trouble = ""  # the last error, for messages
         self.number = 0  # producer number in the log, 0 before the first epoch
         self.epoch = 0  # epoch of the batches that were sent
-        self.requested_epoch = 1  # equal to `epoch` while the epoch is open; higher from its end until the next epoch opens
+        self.requested_epoch = 1  # latest epoch to request; higher than `epoch` until the requested epoch opens
         self.topics: dict[str, int] = {}
         self.token = ""  # authentication token, for encrypted connections only
         self.retry_at = 0.0  # no batch is sent before this time
@@ -179,7 +179,7 @@ class Session:
             self.request_epoch(now)
 
     def topic_number(self, topic: str) -> int:
-        """Return the number of a topic. If it is unknown, request it and return 0."""
+        """Return the number of a topic. Request an unknown number, and return 0 until the answer arrives."""
         number = self.topics.get(topic, 0)
         if not number and topic not in self._topic_requests.values():
             self._request += 1
@@ -267,7 +267,7 @@ class Session:
         return self._retry < _RETRY_MAX
 
     def back_off(self, now: float, code: str) -> None:
-        """Queue all batches again after a delay. Leave the gateway if its refusal `code` says that another may accept them."""
+        """Send all batches again after a delay. Change to another gateway if the refusal `code` is one of `ELSEWHERE`."""
         self.delay_sending(now)
         self._window.rewind()
         if code in ELSEWHERE and self.welcome is not None and len(self.welcome.gateways) > 1:

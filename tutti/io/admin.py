@@ -34,7 +34,7 @@ _CHECK_S = 0.25  # interval at which a waiting request checks whether its caller
 #: Codes of refusals after which another gateway may accept the request.
 _ELSEWHERE = frozenset({"not_primary", "leaving", "halted", "behind"})
 
-Answer = TypeVar("Answer", client_protocol.Welcome, client_protocol.Done, client_protocol.StatusAnswer)
+Answer = TypeVar("Answer", client_protocol.Welcome, client_protocol.Done, client_protocol.StatusAnswer, client_protocol.TopicOpened)
 
 
 class RequestClient:
@@ -50,7 +50,7 @@ class RequestClient:
     Raises (all methods):
         Unavailable: no gateway answered in time; the message contains the result at each address.
         ConfigError: every address is a port of a different protocol.
-        Refused: the gateway rejects the request (`NotAllowed`: rejects the credentials).
+        Refused: the gateway rejects the request (`NotAllowed`: the gateway rejects the credentials).
     """
 
     def __init__(
@@ -97,7 +97,7 @@ class RequestClient:
 
     @property
     def address(self) -> Address:
-        """The gateway that answers, or the next one to try."""
+        """The address of the gateway that answers, or the next address to try."""
         return self._endpoints.current
 
     def await_disconnect(self, seconds: float) -> bool:
@@ -228,7 +228,7 @@ class RequestClient:
             self._connection.send([client_protocol.encode_control(message)])
 
     def _answer(self, request: int, kind: type[Answer], until: float, deadline: float | None = None) -> Answer | None:
-        """Return the answer to the request with this number (0: Hello); None if the caller must send the request again."""
+        """Return the answer to a request (number 0 for Hello). Return None if the caller must send the request again."""
         deadline = until if deadline is None else deadline
         while self._connection is not None:
             connection = self._connection
@@ -269,7 +269,8 @@ class RequestClient:
             self._last_error = self._trouble = f"{denied.reason} ({denied.code})"
             # The timeout error begins with this answer, which says more than the failures at the other addresses.
             self._answered = self._endpoints.current, self._trouble
-            # Change the gateway only for these codes; after other codes, the same gateway may accept the request after a pause.
+            # After a code of `_ELSEWHERE`, another gateway may accept the request.
+            # After any other code, the same gateway may accept the request after a pause.
             if denied.code in _ELSEWHERE:
                 self._try_next(self._trouble, deadline)
             self._pause(self._retry_us / 1e6, deadline)
@@ -278,7 +279,7 @@ class RequestClient:
             raise (NotAllowed if denied.code in NOT_ALLOWED else Refused)(denied.reason, denied.code)
 
     def _try_next(self, reason: str | None, deadline: float, wrong: bool = False) -> None:
-        """Change to the next gateway. If `reason` is None, probe the address first. `wrong`: the address is not a client port."""
+        """Change to the next gateway. If `reason` is None, probe the address first. `wrong` is True for another kind of port."""
         if self._connection is not None:
             self._connection.close()
             self._connection = None
@@ -358,6 +359,11 @@ class AdminClient(RequestClient):
         """End the current epoch of a producer, which fences its running instance."""
         check_producer(name)
         self.request(client_protocol.Done, lambda request: client_protocol.Fence(request, name))
+
+    def open_topic(self, name: str) -> int:
+        """Return the number of a topic. If the log lacks the topic, register it, as a producer does before its first record."""
+        check_name("topic", name)
+        return self.request(client_protocol.TopicOpened, lambda request: client_protocol.OpenTopic(request, name)).topic
 
     def change_roster(self, change: str, name: str, address: str = "", incarnation: bytes = b"") -> None:
         """Change the roster through the log: "add" (at `address`, HOST:P), "remove", or "replace" (by the disk `incarnation`).

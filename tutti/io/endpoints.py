@@ -71,7 +71,7 @@ class Endpoints:
         return self._failed_in_a_row // len(self.addresses)
 
     def advance(self, reason: str, wrong: bool = False) -> float:
-        """Change to the next address after a failure. `wrong`: the address is certainly not a client port.
+        """Change to the next address after a failure. `wrong` is True if the address is certainly not a client port.
 
         Returns:
             Seconds to wait before the next attempt: 0 in the first round, then longer in each round, with a random part. Without
@@ -95,8 +95,8 @@ class Endpoints:
         Args:
             gateways: address of each gateway, by name.
             silent: names of gateways from which the answering gateway receives no messages, and which clients therefore try last.
-            authoritative: False if the answering gateway is outside of the primary view; its answer may be outdated, so it only
-                adds gateways.
+            authoritative: False if the answering gateway is outside of the primary view; its answer may be outdated, so it can
+                only add gateways.
         """
         if authoritative:
             self._named = {name: found for name, found in self._named.items() if name in gateways}

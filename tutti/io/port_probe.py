@@ -34,7 +34,7 @@ _REQUEST = b"GET /v1/status HTTP/1.1\r\nhost: gateway\r\nconnection: close\r\n\r
 
 
 class ProbeResult(NamedTuple):
-    """The result of a probe: `text` for an error message about the address; `wrong` is True for a port other than a client port."""
+    """The result of a probe: `text` explains it in an error message, and `wrong` is True if the port is not a client port."""
 
     text: str
     wrong: bool = False
@@ -88,7 +88,7 @@ def _greeting(connection: socket.socket, first: bytes) -> bytes:
 
 
 def explain_message(data: Buffer, error: Exception, address: Address) -> ProbeResult:
-    """Explain a received message that no client port sends: its peer is another port, or not a gateway."""
+    """Explain a message that no client port sends: the peer is a different port, or not a gateway."""
     if bytes(memoryview(data)[:1]) == _REFUSAL:
         try:
             msgspec.msgpack.decode(memoryview(data)[1:], type=_Refusal)

@@ -104,7 +104,7 @@ class ProducerIO:
             self.disk_thread.stop()
 
     def release(self) -> None:
-        """Stop once all records have outcomes, because the application dropped the producer."""
+        """Stop as soon as all records have outcomes, because the application dropped the producer."""
         self._released = True
         self.wake()
 
@@ -149,7 +149,7 @@ class ProducerIO:
             UsageError: called in `on_delivery`, in a signal handler that interrupted this producer, or in a forked child.
         """
         if self.pid != os.getpid():
-            self.delivery.accumulator.check()  # raises, because a forked child cannot wait for records of its parent
+            self.delivery.accumulator.check()  # raises in a forked child, which cannot wait for its parent's records
         deadline = None if timeout is None else time.monotonic() + timeout
         accumulators = self.accumulators
         for accumulator in accumulators[1:]:

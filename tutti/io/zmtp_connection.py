@@ -1,4 +1,4 @@
-"""ZMTP connection: a connection to the client port of one gateway, over a plain socket: a ZeroMQ DEALER that never reconnects.
+"""ZMTP connection: a plain socket to the client port of one gateway, which acts as a ZeroMQ DEALER but never reconnects.
 
 When a connection breaks, the messages in its queue are lost. The sender knows which messages have no answer, and sends them again
 in order over a new connection. The thread that owns a connection performs the I/O itself, so that no other thread has to wake up.
@@ -129,7 +129,7 @@ class ZmtpConnection:
             code = connection.connect_ex(to)
         except OSError:
             code = errno.EINVAL
-        # The socket becomes writable once the connection is established or has failed.
+        # The socket becomes writable as soon as the connection is established or has failed.
         if code in (0, errno.EINPROGRESS):
             self._watch(_WRITE)
         else:
@@ -203,7 +203,7 @@ class ZmtpConnection:
         source: socket.socket | CurveReceiver = connection
         self._outgoing = SendQueue(connection)
         if handshake.box is not None:
-            from tutti.zmtp.curve_stream import CurveReceiver, CurveSendQueue  # noqa: PLC0415 - loads cryptography only with keys
+            from tutti.zmtp.curve_stream import CurveReceiver, CurveSendQueue  # noqa: PLC0415 - needed only with keys
 
             self._outgoing = CurveSendQueue(connection, handshake.box)
             source = self._opening = CurveReceiver(connection, handshake.box, rest, limits.ANSWER_BYTES_MAX, lambda _: True)
@@ -297,9 +297,7 @@ class ZmtpConnection:
         return not poll.poll(0)
 
     def wait(self, timeout_s: float) -> None:
-        """Handle socket events and keepalive; wait up to `timeout_s` seconds for the first event. Update `readable`,
-        `has_events`.
-        """
+        """Wait up to `timeout_s` seconds for an event. Handle events and keepalive, then update `readable` and `has_events`."""
         self.is_ready = False
         self._poll_events(self._wait_limit_s(timeout_s))
         self.readable, self.has_events = bool(self._received), bool(self._events)
@@ -341,9 +339,7 @@ class ZmtpConnection:
         return 0.0 if self._events else max(0.0, min(timeout_s, self._keepalive_at - now))
 
     def _keepalive(self, now: float) -> None:
-        """Count a keepalive interval. Counting intervals instead of time ignores the time during which this process is
-        suspended.
-        """
+        """Count keepalive intervals instead of time, so that the time while this process is suspended does not count."""
         self._keepalive_at = now + _KEEPALIVE_S
         self._unanswered += 1
         if self._unanswered > _UNANSWERED_MAX:

@@ -18,8 +18,7 @@ _PAUSE_S_MAX = limits.LANES_POLL_US_MAX / 1e6
 
 
 def find_lane(reads: FlightSource, origin: str) -> LaneInfo:
-    """Return the lane for an origin: the newest lane of the gateway with this name, or the lane with the name
-    NUMBER-INCARNATIONHEX.
+    """Return the lane of an `origin`, which is the name of a gateway (its newest lane) or of a lane (NUMBER-INCARNATIONHEX).
 
     Raises:
         UsageError: no lane matches.
@@ -177,7 +176,7 @@ class LaneCursors:
         return True
 
     def _frontier(self, lane: LaneInfo, patience: float | None = None) -> Frontier:
-        """Return the frontier of a lane. If the listing gateway has lost or halted the lane, request it from other gateways.
+        """Return the frontier of a lane. If the gateway that listed the lane has lost or halted it, request it from other gateways.
 
         Raises:
             Unavailable: no other gateway returned the frontier.
@@ -189,7 +188,7 @@ class LaneCursors:
         return Frontier("", lane.start, lane.frontier, lane.position, 0, 0, "")
 
     def _poll_frontier(self, lane: LaneInfo) -> Frontier | None:
-        """As `_frontier`, but with one attempt; None if the frontier is unknown, so that the reader continues with other lanes.
+        """Return the frontier of a lane after one attempt. Return None on failure, so that the reader continues with other lanes.
 
         Raises:
             Unavailable: the frontier has been unknown for `patience` seconds.
@@ -201,7 +200,9 @@ class LaneCursors:
             silence = now - self._unknown_since.setdefault(lane.lane, now)
             if silence < self._patience:
                 return None
-            raise type(error)(f"lane {lane.lane} of gateway {lane.gateway} is unreadable for {silence:.1f} s: {error}") from error
+            raise type(error)(
+                f"lane {lane.lane} of gateway {lane.gateway} has been unreadable for {silence:.1f} s: {error}"
+            ) from error
         self._unknown_since.pop(lane.lane, None)
         return frontier
 

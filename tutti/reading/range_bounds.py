@@ -74,7 +74,7 @@ def parse_bound(text: str) -> Bound:
 
 
 def time_text(time_us: int | None) -> str | None:
-    """Format microseconds since 1970 as ISO 8601 in UTC with microseconds and Z; None for None."""
+    """Format microseconds since 1970 as ISO 8601 in UTC with microseconds and Z. Return None for None."""
     if time_us is None:
         return None
     # Use `isoformat`, because `strftime` writes years before 1000 with fewer than four digits.

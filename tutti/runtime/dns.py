@@ -118,7 +118,7 @@ class Resolver:
         os.eventfd_write(self.fd, 1)
 
     def close(self) -> None:
-        """Stop waiting for answers. Running lookups continue, so that another resolver can use their answers."""
+        """Stop waiting for answers. Running lookups continue, because another resolver may use their answers."""
         with _lock:
             for host in self._running:
                 waiting = _waiting.get((self._lookup, host), [])
@@ -132,7 +132,7 @@ class Resolver:
 _Key = tuple[Lookup, str]
 _lock = threading.Lock()  # guards the tables below, and keeps the answers consistent with the eventfd counter
 _waiting: dict[_Key, list[Resolver]] = {}  # running lookup -> resolvers that wait for it
-_late: dict[_Key, tuple[float, str, str]] = {}  # answers without a resolver: time of arrival (monotonic), address, error
+_late: dict[_Key, tuple[float, str, str]] = {}  # late answers: time of arrival (monotonic), address, error
 
 
 def _request(lookup: Lookup, host: str, resolver: Resolver) -> None:

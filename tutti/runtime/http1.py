@@ -37,7 +37,7 @@ class _Buffer(ReceiveBuffer):
             self._extract(2)
 
     def maybe_extract_lines(self) -> list[bytearray] | None:
-        """Extract the lines of a head, or of the trailers after the last chunk; None while they are incomplete.
+        """Extract and return the lines of a head, or of the trailers after the last chunk. Return None while lines are missing.
 
         Raises:
             h11.LocalProtocolError: a line is malformed.
@@ -59,7 +59,7 @@ class _Buffer(ReceiveBuffer):
         return lines
 
     def maybe_extract_next_line(self) -> bytearray | None:
-        """Extract the line with the size of a chunk; None while the line is incomplete.
+        """Extract and return the line with the size of a chunk. Return None while the line is incomplete.
 
         Raises:
             h11.LocalProtocolError: the line contains a control character, or ends with white space.
@@ -94,7 +94,7 @@ class ServerConnection(h11.Connection):
     """
 
     def __init__(self, head_bytes_max: int | None) -> None:
-        """Create the parser, which accepts heads of up to `head_bytes_max` bytes (None: `HEAD_BYTES_MAX`)."""
+        """Create a parser that accepts heads of up to `head_bytes_max` bytes. None means `HEAD_BYTES_MAX`."""
         super().__init__(h11.SERVER, head_bytes_max or HEAD_BYTES_MAX)
         self._receive_buffer: _Buffer = _Buffer()
 
@@ -107,7 +107,7 @@ class ServerConnection(h11.Connection):
         """Return the next event of the client.
 
         Raises:
-            h11.RemoteProtocolError: the request is malformed; `error_status_hint` is the HTTP status of the answer.
+            h11.RemoteProtocolError: the request is malformed. The attribute `error_status_hint` is the HTTP status of the answer.
         """
         if self.their_state is h11.MUST_CLOSE:
             return h11.NEED_DATA

@@ -41,7 +41,7 @@ UVICORN_SETTINGS: dict[str, Any] = {
     "date_header": False,
     "proxy_headers": False,
 }
-HALF_CLOSED = "half_closed"  # key in `scope["state"]` of a request; its value is True once the client has closed its side
+HALF_CLOSED = "half_closed"  # key in `scope["state"]` of a request; its value is True if the client has closed its side
 _RETRY_S = 1  # Retry-After of a 503 answer
 _FULL = "the connection limit of this port is reached: retry later, and send each request at once"
 
@@ -78,7 +78,7 @@ class BoundedProtocol(H11Protocol):
     limit: ConnectionLimit
     _deadline: asyncio.TimerHandle | None = None
     _protocol_checked = False
-    _half_closed = False  # True once the client has closed its side
+    _half_closed = False  # True if the client has closed its side
     _request_begun = False  # True if bytes of the next request have arrived
     _number = -1  # descriptor of the connection
 
@@ -95,7 +95,7 @@ class BoundedProtocol(H11Protocol):
     def timeout_s(self) -> float:
         """Return the time limit of the next request, after which the connection is aborted."""
 
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as the class above
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # uvicorn's type
         """Register a new connection; with TLS, after its handshake."""
         super().connection_made(transport)
         self._number = transport.get_extra_info("socket").fileno()
@@ -110,7 +110,7 @@ class BoundedProtocol(H11Protocol):
     def data_received(self, data: bytes) -> None:
         """Process received bytes; the first bytes show whether the client speaks HTTP."""
         if self.transport.is_closing():
-            return None  # ignore TLS data that was buffered before a refusal or a last answer
+            return None  # ignore TLS data that asyncio buffered before the server refused or closed the connection
         self._request_begun = True
         if not self._protocol_checked:
             self._protocol_checked = True
@@ -200,7 +200,7 @@ class BoundedProtocol(H11Protocol):
 
     def _answer_last(self, status: HTTPStatus, message: str) -> None:
         if self.cycle is not None:
-            self.cycle.disconnected = True  # so that the application sends no answer of its own after this one
+            self.cycle.disconnected = True  # prevents another answer of the application
             self.cycle.message_event.set()
         self.transport.write(_last_answer(status, message))
 
@@ -223,11 +223,11 @@ _PRIVATE_PARTS = (
 class _Tls(SSLProtocol):
     """TLS connection that stays open when the client closes its side first. (The base class would close both sides.)"""
 
-    # The type stubs of asyncio lack these three attributes:
+    # The type stubs of asyncio omit the attributes `_state`, `_app_reading_paused` and `_app_protocol` of the base class.
     _state: SSLProtocolState
     _app_reading_paused: bool
     _app_protocol: BoundedProtocol
-    # New attributes, with names that `SSLProtocol` does not use:
+    # The base class has no attributes `_client_closed` and `_awaits_answer`.
     _client_closed = False  # True if the client has closed TCP without closing TLS first
     _awaits_answer = False  # True if the client has closed its side and an answer is still in progress
 
@@ -282,8 +282,8 @@ def _check_tls(protocol: SSLProtocol) -> None:
 class Server(uvicorn.Server):
     """uvicorn's server without its periodic timer, and with limits for connections and for the TLS handshake.
 
-    The timer of uvicorn wakes ten times a second, to update an unused date header and to check for the end of the server. These
-    wakeups would take a tenth of the CPU time of an idle gateway. Instead, `end` wakes the server.
+    The timer of uvicorn wakes ten times a second, to update an unused date header and to check for the end of the server. The
+    timer would take a tenth of the CPU time of an idle gateway. Without the timer, `end` wakes the server.
     """
 
     def __init__(self, config: uvicorn.Config, connections_max: int, handshake_s: float) -> None:

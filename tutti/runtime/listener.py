@@ -13,7 +13,7 @@ from typing import Any
 
 from tutti.runtime.reserved_fds import descriptor_bound, lowest_free_descriptor
 
-_SHARES = 2  # shares of spare descriptors that the connections of a listener leave to the rest of the process
+_SHARES = 2  # number of shares (`spare_descriptors`) that the connections of a listener leave free for other files
 CROWDED = "crowded"  # reason for which a connection was closed at the connection limit
 
 
@@ -41,17 +41,17 @@ class ConnectionLimit:
         return len(self._open) >= self._connections_max
 
     def accepted(self, number: int, address: Any, close: Callable[[], None]) -> None:
-        """Register an accepted connection from `address`; calling `close` ends the connection."""
+        """Register an accepted connection from `address`. The function `close` ends the connection."""
         self._open[number] = _network(address[0]), close
         self.waiting(number, answered=False)
 
     def opened(self, number: int, close: Callable[[], None]) -> None:
-        """Register that a connection is ready for requests; from now on, calling `close` ends the connection."""
+        """Register that a connection is ready for requests. From now on, the function `close` ends the connection."""
         if number in self._open:
             self._open[number] = self._open[number][0], close
 
     def waiting(self, number: int, *, answered: bool) -> None:
-        """Register that a connection waits for a request; `answered` is True if the connection has had an answer before."""
+        """Register that a connection waits for a request. `answered` is True if the connection has had an answer before."""
         if number in self._open:
             self.working(number)
             self._waiting[answered].setdefault(self._open[number][0], {})[number] = None
@@ -107,9 +107,7 @@ class _Connection(socket.socket):
         super().close()
 
     def evict(self) -> None:
-        """End a connection during its TLS handshake: after the shutdown, asyncio sees the end of the stream and closes the
-        socket.
-        """
+        """End a connection during its TLS handshake. The shutdown ends the stream, and asyncio then closes the socket."""
         with contextlib.suppress(OSError):  # the client has closed it already
             self.shutdown(socket.SHUT_RDWR)
 
@@ -117,10 +115,10 @@ class _Connection(socket.socket):
 class Listener(socket.socket):
     """A listening socket with a connection limit.
 
-    The limit includes connections during their TLS handshake, because each of them has buffers, although asyncio does not expose
-    them. At the limit, or if descriptors run short, the listener evicts a waiting connection. The new connection stays in the
-    backlog until the event loop has closed the evicted one. If no connection is waiting, the listener sends `refusal` to the new
-    connection and closes it. (asyncio's own listener stops accepting for a second when descriptors run out.)
+    The limit includes connections during their TLS handshake, because each of these already has buffers. At the limit, or if
+    descriptors run short, the listener evicts a waiting connection. The new connection stays in the backlog until the event loop
+    has closed the evicted one. If no connection is waiting, the listener sends `refusal` to the new connection and closes it.
+    (asyncio's own listener stops accepting for a second when descriptors run out.)
     """
 
     def __init__(self, like: socket.socket, limit: ConnectionLimit, refusal: bytes) -> None:
@@ -131,11 +129,11 @@ class Listener(socket.socket):
         self._acceptable.register(self.fileno(), select.POLLIN)
 
     def accept(self) -> tuple[socket.socket, Any]:
-        """As `socket.accept`, but within the connection limit."""
+        """Accept a connection as `socket.accept` does, but within the connection limit."""
         if (self._limit.full or lowest_free_descriptor() >= self._descriptors) and self._acceptable.poll(0):
             if not self._limit.evict():
                 self._refuse(super().accept()[0])
-            raise BlockingIOError  # asyncio retries in the next iteration of its loop
+            raise BlockingIOError  # makes asyncio call `accept` again in the next iteration of its loop
         connection, address = super().accept()
         accepted = _Connection(connection.family, connection.type, connection.proto, connection.detach())
         accepted.limit = self._limit

@@ -14,7 +14,7 @@ from typing import TextIO
 from tutti import limits
 
 MS = 1000
-_WAIT_PART = 100  # waits for the reader take at most one hundredth of the total time
+_WAIT_PART = 100  # divisor of the total time: all waits for the reader together take at most one hundredth of it
 _BLOCKING_TERMINAL_BYTES = 1  # the free space of a writable blocking terminal is unknown, but one byte always fits
 
 

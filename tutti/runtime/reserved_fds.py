@@ -1,8 +1,8 @@
-"""Reserved descriptors for a process's own files. Without them, connections could use all descriptors, and a file that cannot be
-opened looks like a disk failure.
+"""Reserved descriptors for a process's own files. Without a reserve, connections could use all descriptors, and a file that cannot
+be opened would look like a disk failure.
 
 Libraries accept connections until no descriptor is free. So a process lowers its soft limit to reserve some descriptors, and raises
-the limit for a moment when one of its own files needs a descriptor. At the lower limit, the libraries retry after a second.
+the limit for a moment when one of its own files needs a descriptor. A library that reaches the lower limit retries after a second.
 
 Ports with Tutti's own accept loops need no lower limit. The kernel gives a new descriptor the lowest free number. So if a port
 accepts only connections with numbers below a bound, the higher numbers stay free for the rest of the process.
@@ -26,7 +26,7 @@ _US = 1_000_000
 Result = TypeVar("Result")
 
 _lock = threading.Lock()
-_bounds: list[int] = []  # empty, or two soft limits: without and with the reserved descriptors
+_bounds: list[int] = []  # two soft limits, without and with the reserved descriptors; empty if none are reserved
 
 
 def raise_limit() -> None:
@@ -47,7 +47,8 @@ def spare_descriptors(soft: int) -> int:
 def descriptor_bound(shares: int) -> int:
     """Return the bound for the descriptor numbers of a port's connections.
 
-    If all connections have numbers below the bound, `shares` shares of spare descriptors stay free.
+    If all connections have numbers below the bound, descriptors stay free for other files: `shares` times the number that
+    `spare_descriptors` returns.
     """
     import resource  # noqa: PLC0415 - only servers call this; clients also run on systems without `resource`
 
@@ -56,7 +57,7 @@ def descriptor_bound(shares: int) -> int:
 
 
 def lowest_free_descriptor() -> int:
-    """Return the number that the next descriptor gets; `sys.maxsize` if no descriptor is free."""
+    """Return the lowest free descriptor number, which the next descriptor gets; `sys.maxsize` if no descriptor is free."""
     try:
         with socket.socket() as probe:
             return probe.fileno()
@@ -65,7 +66,7 @@ def lowest_free_descriptor() -> int:
 
 
 def move_to_lowest_descriptor(connection: socket.socket) -> socket.socket:
-    """Return the connection with the lowest free descriptor number; unchanged if no descriptor is free."""
+    """Move the connection to the lowest free descriptor number and return it. If no descriptor is free, return it unchanged."""
     try:
         lower = connection.dup()
     except OSError:
@@ -109,7 +110,7 @@ def with_reserved_descriptor(act: Callable[[], Result]) -> Result:
 
 
 def with_descriptor_wait(act: Callable[[], Result]) -> Result:
-    """As `with_reserved_descriptor`; if the reserve is empty too, wait until connections release descriptors.
+    """Call `act` as `with_reserved_descriptor` does. If the reserve is empty too, wait until connections release descriptors.
 
     Raises:
         OSError: as `act`; also if no descriptor became free within `FILES_WAIT_US_MAX`.

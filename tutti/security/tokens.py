@@ -11,6 +11,8 @@ guessed.
     producers = ["jfk-*"]               # producer names that the token can use; default: all
     admin = true                        # right to administer the group; default: no
     expires = 2027-01-31T00:00:00Z      # default: never
+    records_per_s = 1000                # quota at each gateway; default: none
+    bytes_per_s = 1000000               # quota at each gateway; default: none
 
 After a change, the gateway reads the file again, as soon as it has stayed unmodified for about a second. If the changed file has a
 mistake, the previous tokens stay valid. A file without tokens contains only `[tokens]`.
@@ -41,7 +43,8 @@ from tutti.security.user_files import FileWatcher, check_not_world_writable, fil
 PREFIX = "tutti_"  # lets scanners for leaked secrets recognise a token
 TOKEN_BYTES = 32
 _MADE_BY = "`tutti tokens new` makes it"
-_KEYS = frozenset({"sha256", "produce", "read", "producers", "admin", "expires"})
+_QUOTAS = ("records_per_s", "bytes_per_s")
+_KEYS = frozenset({"sha256", "produce", "read", "producers", "admin", "expires", *_QUOTAS})
 _SHA256 = re.compile(r"[0-9a-f]{64}\Z")
 _PATTERN = re.compile(rf"[A-Za-z0-9._*-]{{1,{NAME_BYTES_MAX}}}\Z")
 _EPOCH, _MICROSECOND = datetime(1970, 1, 1, tzinfo=UTC), timedelta(microseconds=1)
@@ -60,6 +63,7 @@ class Access(NamedTuple):
         admin: whether the caller can administer the group.
         expires_us: end of validity, us since 1970, UTC; 0 means never.
         producers: patterns of the producer names that the caller can use.
+        records_per_s, bytes_per_s: quotas for the batches that one gateway accepts; 0 means no quota.
     """
 
     name: str
@@ -69,6 +73,13 @@ class Access(NamedTuple):
     admin: bool = False
     expires_us: int = 0
     producers: tuple[str, ...] = ("*",)
+    records_per_s: int = 0
+    bytes_per_s: int = 0
+
+    @property
+    def has_quota(self) -> bool:
+        """True if a quota limits the caller's batches."""
+        return bool(self.records_per_s or self.bytes_per_s)
 
     def may_produce(self, topic: str) -> bool:
         """True if the caller can write to the topic."""
@@ -91,7 +102,7 @@ class Access(NamedTuple):
         """
         if not self.may_produce(topic):
             raise NotAllowed(
-                f"token {self.name!r} may not write to topic {topic!r}: ask for one that may (`tutti tokens new --produce`)",
+                f"token {self.name!r} may not write to topic {topic!r}: ask for a token that may (`tutti tokens new --produce`)",
                 NO_RIGHT,
             )
 
@@ -103,10 +114,10 @@ class Access(NamedTuple):
         """
         if not self.produce:
             raise NotAllowed(
-                f"token {self.name!r} may write to no topic: ask for one that may (`tutti tokens new --produce`)", NO_RIGHT
+                f"token {self.name!r} may write to no topic: ask for a token that may (`tutti tokens new --produce`)", NO_RIGHT
             )
         if not is_nameless(name) and not any(_matches(pattern, name) for pattern in self.producers):
-            raise NotAllowed(f"token {self.name!r} may not write as producer {name!r}: ask for one that may", NO_RIGHT)
+            raise NotAllowed(f"token {self.name!r} may not write as producer {name!r}: ask for a token that may", NO_RIGHT)
 
     def require_read(self, topics: Iterable[str] | None) -> None:
         """Check the right to read topics (None: all).
@@ -124,7 +135,8 @@ class Access(NamedTuple):
         for topic in topics:
             if not self.may_read(topic):
                 raise NotAllowed(
-                    f"token {self.name!r} may not read topic {topic!r}: ask for one that may (`tutti tokens new --read`)", NO_RIGHT
+                    f"token {self.name!r} may not read topic {topic!r}: ask for a token that may (`tutti tokens new --read`)",
+                    NO_RIGHT,
                 )
 
     def require_reader(self) -> None:
@@ -188,7 +200,8 @@ class Tokens:
 
     Attributes:
         trouble: error of the last reload, after which the previous tokens stay valid; empty if the reload succeeded.
-        refused: number of rejected callers by reason: "missing", "unknown", "expired", "rights".
+        refused: number of rejected callers by reason: "missing", "unknown", "expired", "rights", or "clear" for an unencrypted
+            connection, which the client port counts.
         version: number of successful reads of the file.
     """
 
@@ -287,7 +300,8 @@ def read_tokens(path: str | Path) -> dict[str, Access]:
     table = tree.get("tokens")  # an empty file is rejected, because another process may still be writing it
     if set(tree) - {"tokens"} or not isinstance(table, dict):
         raise ConfigError(
-            f"{path} lists no tokens: write [tokens.NAME] tables and nothing else, or [tokens] alone for none; {_MADE_BY}"
+            f"{path} is not a tokens file: it must contain one table [tokens.NAME] for each token and nothing else, or only the "
+            f"line [tokens] if there is no token; {_MADE_BY}"
         )
     if len(table) > limits.TOKENS_MAX:
         raise ConfigError(f"{path} lists {len(table)} tokens, above the limit of {limits.TOKENS_MAX}: remove old ones")
@@ -327,7 +341,29 @@ def _access(path: str | Path, name: str, fields: object) -> Access:
     except OverflowError:
         raise ConfigError(f"{where}.expires is {expires}: use a time in the years 1 to 9999 in UTC") from None
     produce, read, producers = (_patterns(where, fields, kind) for kind in ("produce", "read", "producers"))
-    return Access(name, digest, produce, read, admin, expires_us, producers if "producers" in fields else ("*",))
+    records_per_s, bytes_per_s = (_quota(where, fields, key) for key in _QUOTAS)
+    return Access(
+        name,
+        digest,
+        produce,
+        read,
+        admin,
+        expires_us,
+        producers if "producers" in fields else ("*",),
+        records_per_s=records_per_s,
+        bytes_per_s=bytes_per_s,
+    )
+
+
+def _quota(where: str, fields: Mapping[str, object], key: str) -> int:
+    found = fields.get(key)
+    if found is None:
+        return 0
+    if not isinstance(found, int) or isinstance(found, bool) or not 1 <= found <= limits.QUOTA_MAX:
+        raise ConfigError(
+            f"{where}.{key} is {found!r}: it takes a whole number from 1 to {limits.QUOTA_MAX}; for no quota, remove the key"
+        )
+    return found
 
 
 def _patterns(where: str, fields: Mapping[str, object], kind: str) -> tuple[str, ...]:
@@ -383,6 +419,9 @@ def _text(tokens: Iterable[Access]) -> str:
             text += f"producers = [{', '.join(map(_quoted, access.producers))}]\n"
         if access.admin:
             text += "admin = true\n"
+        for key in _QUOTAS:
+            if quota := getattr(access, key):
+                text += f"{key} = {quota}\n"
         if access.expires_us:
             text += f"expires = {(_EPOCH + access.expires_us * _MICROSECOND).isoformat().replace('+00:00', 'Z')}\n"
     return text

@@ -45,12 +45,12 @@ def monotonic_us() -> int:
 class FileWatcher:
     """Detects that a file has changed and has then stayed unchanged for `KEYS_UNCHANGED_US`. Used by one thread at a time.
 
-    The delay avoids the read of a partial file, which can look complete: `cp`, and editors that write in place, produce a partial
+    The delay avoids the read of a partial file, which can look complete. `cp`, and editors that write in place, produce a partial
     file for a moment.
     """
 
     def __init__(self, path: str | Path, read_stamp: Stamp, clock_us: Callable[[], int] = monotonic_us) -> None:
-        """Watch a file. `read_stamp` is the stamp of the file before its last read; `clock_us` returns the time."""
+        """Watch a file. `read_stamp` is the stamp that the file had when it was last read; `clock_us` returns the time."""
         self._path = path
         self._read_stamp = self._seen = read_stamp
         self._clock_us = clock_us

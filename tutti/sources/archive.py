@@ -84,7 +84,9 @@ class ArchiveSource:
         return self.offset_at(time_us_of(time), self.archive.end)
 
     def offset_at(self, time_us: int, end: int) -> int:
-        """Return the offset of the first record that is not older than a time and lies below `end`; without one, return `end`."""
+        """Return the offset of the first record below `end` that has time `time_us` or a later time; if there is none, return
+        `end`.
+        """
         for low, high, span in self.archive.covering(self.archive.first, end):
             if self.archive.manifest(span).time_max < time_us:
                 continue
@@ -95,7 +97,7 @@ class ArchiveSource:
         return end
 
     def tick_end(self, start: int, limit: int, end: int, every: int) -> int:
-        """As `Source.tick_end`, over archived ticks. The archive knows no tick after its last record."""
+        """Find a tick in the archive, with the rules of `Source.tick_end`. The archive has no tick after its last record."""
         # First search backwards for the last tick in (start, limit], then forwards for the first tick in (limit, end].
         for low, high, backwards in ((start, limit, True), (max(start, limit), end, False)):
             spans = [span for _, _, span in self.archive.covering(low, min(high + 1, self.archive.end))] if high > low else []
@@ -113,7 +115,7 @@ class ArchiveSource:
         manifest = self.archive.manifest(span)
         tick = manifest.tick_first if before is None else self.archive.manifest(before).tick_last
         for number, offset in ((manifest.tick_first, span.first), *manifest.ticks):
-            if number // every > tick // every:  # true if a multiple of `every` lies in (tick, number]
+            if number // every > tick // every:  # a multiple of `every` lies in (tick, number]
                 yield offset
             tick = number
 

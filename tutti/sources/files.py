@@ -159,7 +159,7 @@ class FileSource:
             except _UNREADABLE as error:
                 unreadable.setdefault(reader.path, error)
                 continue
-            # `position == end == frontier` accepts an empty range at the frontier, where no directory has a record.
+            # The last condition accepts an empty range at the frontier, where no directory has a record.
             if reader.path not in unreadable and (reader.start <= position < frontier or position == end == frontier):
                 found.append((min(frontier, end), reader))
         if found:
@@ -206,7 +206,8 @@ class FileSource:
     def _query(self, query: Callable[[LogReader], Answer]) -> Answer:
         """Query the directory with the highest frontier.
 
-        If that directory is unreadable or corrupt, query the one with the next lower frontier that is not below `_seen`.
+        If that directory is unreadable or corrupt, query the directory with the next lower frontier, but no directory with a
+        frontier below `_seen`.
         """
         failed: TuttiError | None = None
         found: list[tuple[int, int]] = []
@@ -216,7 +217,7 @@ class FileSource:
             except _UNREADABLE as error:
                 failed = failed or error
         for offset, index in sorted(found, reverse=True):
-            if offset < self._seen:  # stop here: all remaining directories have even lower frontiers
+            if offset < self._seen:  # all remaining directories have even lower frontiers
                 path = self._readers[-index].path
                 failed = failed or Behind(
                     f"{path} ends at offset {offset}, below the frontier {self._seen} seen before: check whether it is an old copy"

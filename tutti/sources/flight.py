@@ -32,10 +32,10 @@ Answer = TypeVar("Answer")
 Body = dict[str, object]
 Seconds = float | None
 _METADATA_KEY = b"tutti"
-_SLACK_S = limits.BEHIND_WAIT_US_MAX / 1e6 + 3.0  # added to the requested wait: time for the answer to arrive
+_SLACK_S = limits.BEHIND_WAIT_US_MAX / 1e6 + 3.0  # time for an answer to arrive, in addition to the requested wait
 #: States in which another gateway may have more of the log.
 _MAY_LAG = CUT_OFF | {"joining"}  # "joining" is not in CUT_OFF, because a joining gateway catches up while a reader waits
-_SLACK_S_MIN = limits.ADDRESS_TIMEOUT_US / 1e6  # lower bound of `_SLACK_S` for callers with little patience
+_SLACK_S_MIN = limits.ADDRESS_TIMEOUT_US / 1e6  # lower bound of `_SLACK_S` for callers with a shorter `patience`
 
 LOG = logging.getLogger("tutti.client")
 _locations: dict[tuple[int, Address], str] = {}  # (process id, gateway address) -> location of the gateway's reads port
@@ -119,27 +119,27 @@ class FlightSource:
         no_majority: set[Address] = set()
         while True:
             left = max(0.0, deadline - time.monotonic())
-            # One long poll a round is enough: after a gateway without a majority, ask the others for their frontier without a wait.
+            # Only the first request of a round is a long poll: after a gateway without a majority, ask the others without a wait.
             wait = 0.0 if no_majority else min(left, limits.ANSWER_WAIT_US_MAX / 1e6)
             try:
                 found = self._request_frontier(beyond, wait, patience)
             except Unavailable:
                 if best is None or (beyond is not None and not no_majority):
-                    raise  # no gateway answers any more, so there is no frontier to return
+                    raise  # raised if no gateway of this round has answered
                 return self._warn_if_stale(best)
             if best is None or found.offset >= best.offset:
                 best = found
             may_lag = found.stale if beyond is None else found.state in CUT_OFF and best.offset <= beyond
             switched = may_lag and self._switch_gateway(no_majority, found.state)
             if beyond is not None and time.monotonic() >= deadline:
-                return best  # the time is over; the next call starts at the gateway that was switched to
+                return best  # the time is over; a switch of gateways takes effect in the next call
             if switched:
                 continue
             if beyond is None:
                 return self._warn_if_stale(best if found.stale else found)
             if best.offset > beyond:
                 return best
-            no_majority.clear()  # all gateways ended at or below `beyond`, so start a new round with a long poll
+            no_majority.clear()  # no gateway has a frontier above `beyond`, so start a new round with a long poll
 
     def _warn_if_stale(self, best: Frontier) -> Frontier:
         """Log a warning when the frontier becomes stale, and return the frontier."""
@@ -176,7 +176,7 @@ class FlightSource:
         )
 
     def _switch_gateway(self, no_majority: set[Address], state: str) -> bool:
-        """Mark the current gateway as one without a majority and switch to another gateway; return False if all are marked."""
+        """Add the current gateway to `no_majority` and switch to another gateway; return False if no other gateway is left."""
         with self._lock:
             current = self._route.current
             if current in no_majority or len(self._route.addresses) == len(no_majority) + 1:
@@ -218,7 +218,10 @@ class FlightSource:
         return [LaneInfo(**{name: line[name] for name in LaneInfo._fields if name in line}) for line in answer]
 
     def lane_source(self, lane: LaneInfo) -> FlightSource:
-        """Return a source for a lane. Gateways whose frontier is below the one in `lane` refuse its requests."""
+        """Return a source for a lane.
+
+        A gateway whose frontier of the lane is below `lane.frontier` refuses the requests of this source.
+        """
         return FlightSource(self.addresses, self._timeout, self._patience, lane.frontier, self._log, lane.lane, self._credentials)
 
     def with_earliest_start(self) -> tuple[FlightSource, int]:
@@ -277,7 +280,7 @@ class FlightSource:
                     else:
                         if request.topics is None and position != request.end:
                             raise FormatError(
-                                f"gateway {self._route.current} ended a stream to offset {request.end} at offset {position}"
+                                f"gateway {self._route.current} ended a stream at offset {position}, before its end {request.end}"
                             )
                         return
             except Unavailable as error:
@@ -297,7 +300,7 @@ class FlightSource:
                 client, headers = client_of(self._location(), self._credentials)
                 options = flight.FlightCallOptions(timeout=limits.STREAM_US_MAX / 1e6, headers=headers)
                 stream = client.do_get(flight.Ticket(ticket), options)
-                # The schema names the log and arrives first, so this check rejects another log before its first record.
+                # The schema contains the log's uuid and arrives first, so this check rejects another log before its first record.
                 answer = orjson.loads((stream.schema.metadata or {}).get(_METADATA_KEY, b"{}"))
                 self._check_log(answer.get("log", ""))
                 self.note_frontier(answer.get("frontier", 0))

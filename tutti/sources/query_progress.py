@@ -9,7 +9,7 @@ import msgspec
 from tutti.data.query_info import QueryInfo
 from tutti.sources.flight import FlightSource
 
-_SLACK_S, _SLACK_S_MIN = 5.0, 1.0  # added to the requested wait: time for the answer to arrive
+_SLACK_S, _SLACK_S_MIN = 5.0, 1.0  # time for an answer to arrive, in addition to the requested wait, and its lower bound
 
 
 class QueryProgress(FlightSource):
@@ -40,7 +40,7 @@ class QueryProgress(FlightSource):
     ) -> str:
         """Report the progress of a query run to the group, which stores it under the query's name.
 
-        Return the reason why the log cannot store the offset, or "" if it is stored. The log stores an offset below the stored one
+        Return the reason why the log cannot store the offset, or "" if it is stored. An offset below the stored offset is stored
         only with `back`.
         """
         body = {"run": run, "offset": offset, "name": name, "label": label, "topics": topics, "lag_ms": lag_ms, "back": back}

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from tutti.common.credentials import Credentials
     from tutti.sources.query_progress import QueryProgress
 
-_REQUEST_S_MAX = limits.ANSWER_WAIT_US_MAX / 1e6  # longest request; Ctrl-C takes effect only between requests
-_REPORT_S = 1.0  # seconds that the timeout message may wait for the query's position and errors
+_REQUEST_S_MAX = limits.ANSWER_WAIT_US_MAX / 1e6  # longest time of one request; Ctrl-C takes effect only between requests
+_REPORT_S = 1.0  # time limit for requesting the query's position and errors for the timeout message
 _NAMES_SHOWN = 10
 
 
@@ -37,7 +37,7 @@ class QueryWait:
     """Waits for queries on behalf of receipts. Thread-safe; the first wait connects."""
 
     def __init__(self, route: Endpoints, log: str, credentials: Credentials | None = None) -> None:
-        """Prepare without connecting. The first wait uses the gateways that `route` has by then."""
+        """Prepare without connecting; only the first wait reads the gateways from `route`."""
         self._route = route
         self._credentials = credentials
         self._log = log
@@ -59,7 +59,7 @@ class QueryWait:
             TimeoutError: the query has not processed the records after `timeout` seconds; the message has the query's position.
             Unavailable: no gateway answered for a minute.
             Refused: the gateway's release does not support this request.
-            UsageError: the caller is a forked child, or a signal handler that has interrupted this method in its own thread.
+            UsageError: the caller is a forked child, or a signal handler that has interrupted this method in the same thread.
         """
         if os.getpid() != self._pid:
             raise UsageError("this receipt belongs to a producer of the parent process: call wait there, not in the forked child")
@@ -90,7 +90,7 @@ class QueryWait:
         me = threading.get_ident()
         with self._changed:
             if query.requester == me:
-                raise UsageError("a signal handler interrupted a wait for a query, and waits for it, too: set a flag instead")
+                raise UsageError("a signal handler must not wait for the query whose wait it has interrupted: set a flag instead")
             query.wanted.append(end)
         try:
             while True:

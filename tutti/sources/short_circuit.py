@@ -32,7 +32,7 @@ _known: dict[tuple[int, Address, str], tuple[FileSource | None, float]] = {}
 def scan_local_first(
     addresses: Iterable[Address], source: Source, log: str, request: ScanRequest, credentials: Credentials | None = None
 ) -> Iterator[ScanBatch]:
-    """As `source.scan`, but read a local gateway's files for as long as the client can read them.
+    """Scan as `source.scan` does, but from the files of a local gateway for as long as the client can read them.
 
     Args:
         addresses: gateways of this host. All readers start with the lowest address, so they share its pages in the page cache.
@@ -95,7 +95,7 @@ def _status(address: Address, credentials: Credentials | None = None) -> dict[st
 
 
 def _open(status: dict[str, object], log: str) -> FileSource:
-    """Open the data directory that a gateway's status names.
+    """Open the data directory whose path is in a gateway's status.
 
     Raises:
         TuttiError: the directory does not exist here, belongs to another gateway, or is not readable.
@@ -104,7 +104,7 @@ def _open(status: dict[str, object], log: str) -> FileSource:
     if status.get("log") != log:
         raise TuttiError(f"the gateway serves log {status.get('log')}, not log {log}")
     if not os.path.isabs(path):
-        raise TuttiError("the gateway's status names no data directory")
+        raise TuttiError("the gateway's status does not contain the path of its data directory")
     files = FileSource(path)
     if files.written_by() != name or files.frontier().log != log:
         files.close()

@@ -22,12 +22,12 @@ class TieredSource:
     """Reads a log, and the log's archive for records that retention has removed or removes during the read.
 
     Args:
-        log: gateways, or directories.
-        archive: archive of the same log.
+        log: source of the log: gateways or data directories.
+        archive: archive of the same log, for records that are no longer in the log.
         log_start: first offset of the log at the last check, if known.
 
     Attributes:
-        log: the log.
+        log: source of the log.
         log_start: first offset of the log at the last request for the frontier.
     """
 
@@ -59,7 +59,8 @@ class TieredSource:
             return found
         if found.log != archive.log:
             raise WrongDirectory(
-                f"{archive.where} is the archive of log {archive.log}, but the source is log {found.log}: name that log's archive"
+                f"{archive.where} is the archive of log {archive.log}, but the source is log {found.log}: "
+                "use the archive of that log"
             )
         self.log_start = max(self.log_start, found.start)
         if not archive.spans:
@@ -67,9 +68,9 @@ class TieredSource:
         return found._replace(start=min(archive.first, found.start)) if archive.spans else found
 
     def scan(self, request: ScanRequest) -> Iterator[ScanBatch]:
-        """As `Source.scan`, from archive and log."""
+        """Scan as `Source.scan` does, in archive and log."""
         if request.topics is not None and not request.absent_ok:
-            # Scan an empty range, so that the log checks the topics: it also knows topics whose records retention has removed.
+            # Scan an empty range, so that the log checks the topics: the log still has topics whose records were removed.
             end = self.log.frontier().offset
             for _ in self.log.scan(replace(request, start=end, end=end)):
                 pass
@@ -95,7 +96,7 @@ class TieredSource:
                 self._archive.archive.refresh()
 
     def plan(self, request: ScanRequest, splits: int | None = None, split_bytes: int | None = None) -> list[Range]:
-        """As `Source.plan`; each part is within the archive or within the log."""
+        """Plan as `Source.plan` does; each part lies entirely in the archive or entirely in the log."""
         return self._with_retries(lambda: self._plan(request, splits, split_bytes))
 
     def _plan(self, request: ScanRequest, splits: int | None, split_bytes: int | None) -> list[Range]:
@@ -127,7 +128,7 @@ class TieredSource:
         return self.log.offset_for_time(time)
 
     def tick_end(self, start: int, limit: int, end: int, every: int) -> int:
-        """As `Source.tick_end`, over archive and log."""
+        """Find a tick in the archive and the log, with the rules of `Source.tick_end`."""
         return self._with_retries(lambda: self._tick_end(start, limit, end, every))
 
     def _tick_end(self, start: int, limit: int, end: int, every: int) -> int:
@@ -193,7 +194,7 @@ def scan_tiered(
     scan_log: Callable[[ScanRequest], Iterator[ScanBatch]],
     refresh_log_start: Callable[[], int],
 ) -> Iterator[ScanBatch]:
-    """As `Source.scan`, but read the archive up to the start of the log, and then the log.
+    """Scan as `Source.scan` does: first the archive, up to the start of the log, and then the log.
 
     Args:
         archive: archive of the log.
@@ -221,10 +222,10 @@ def scan_tiered(
                 position = batch.next
             return
         except OffsetOutOfRange as error:
-            # Retention removed records during the scan, after the archiver had copied them; without an archiver they are lost.
+            # Retention has removed records during the scan: continue in the archive, or fail if the archive lacks them.
             log_start = refresh_log_start()
             if log_start <= position:
                 raise
             archive.refresh()
             if archive.span_at(position) is None:
-                raise OffsetOutOfRange(f"{error}; and the archive {archive.where} ends at offset {archive.end}") from error
+                raise OffsetOutOfRange(f"{error}; the archive {archive.where} ends at offset {archive.end}") from error

@@ -7,9 +7,8 @@ All numbers are little-endian. The head has 512 bytes, so that its write is atom
 36 before_end u64     44 before_records u64   52 progress, zeros   508 crc u32
 ```
 
-`before_end` and `before_records` are the valid length of the previous segment in bytes and records. This length no longer changes
-when
-the new segment is created. `progress` is the application's last progress before this segment. A block:
+`before_end` and `before_records` are the final length of the previous segment in bytes and records. `progress` is the application's
+last progress before this segment. A block:
 
 ```
  0 magic b"TSB1"   4 flags u8   5 atomic u8   6 topic_length u16   8 progress_length u16   10 zero u16
@@ -135,7 +134,7 @@ def encode_block(block: Block, seed: int) -> tuple[bytes, Buffer]:
 
 
 def decode_block(data: Buffer, at: int, start: int, number: int, seed: int, *, content: bool = True) -> Block | None:
-    """Decode the block at index `at` of `data`; None if `data` ends within the block.
+    """Decode the block at index `at` of `data`. Return None if `data` ends within the block.
 
     The block begins at byte `start` of segment `number`. Without `content`, progress and body are neither decoded nor checked, and
     may be missing from `data`.
@@ -217,7 +216,7 @@ class BlockIterator:
             self._data, self._data_at = self._fetch(min(size, end - self.at), self.at), self.at
             if len(self._data) <= there:
                 return None  # end of the file
-            # The block is larger than the chunk, so fetch a larger one.
+            # The chunk ends within the block, so fetch a larger chunk.
             size *= 4
 
     def __iter__(self) -> Iterator[Block]:

@@ -45,7 +45,7 @@ def decode_mark(progress: bytes) -> tuple[Mark | None, bytes]:
 
 
 class EpochStart(msgspec.Struct, frozen=True):
-    """What the log reports at the start of an epoch: the producer's number, last committed sequence and last progress."""
+    """The log's report at the start of an epoch: the producer's number, last committed sequence and last progress."""
 
     number: int = 0
     sequence: int = 0
@@ -119,14 +119,14 @@ def committed_position(state: State, start: EpochStart, counts: Mapping[int, int
         # The mark is exact, unless the log or the directory is an older copy, which the next two checks detect.
         if mark.position < state.known:
             raise Refused(
-                f"the log ends at {_text_of(mark.position)} of this spool, and it had committed more, up to "
-                f"{_text_of(state.known)}: it is an older copy of the log, or it lost committed records",
+                f"the log contains this spool only up to {_text_of(mark.position)}, but had committed it up to "
+                f"{_text_of(state.known)}: the log is an older copy, or lost committed records",
                 "spool",
             )
         if mark.position.segment > last or mark.position.records > counts.get(mark.position.segment, mark.position.records):
             raise Refused(
-                f"the log has more of this spool than the directory, up to {_text_of(mark.position)}: the directory is an older "
-                "copy, or lost its end; move it away and start with a new one",
+                f"the log contains more records than the spool's directory, up to {_text_of(mark.position)}: the directory is an "
+                "older copy, or lost its last records. Move the directory away, and start with a new one",
                 "spool",
             )
         return mark.position
@@ -138,7 +138,7 @@ def committed_position(state: State, start: EpochStart, counts: Mapping[int, int
     )
     if doubtful and start != state.since:
         raise Refused(
-            f"since records of this spool were sent, the log deleted the state of producer {state.producer!r}, or another program "
+            f"after records of this spool were sent, the log deleted the state of producer {state.producer!r}, or another program "
             "wrote under its name: the committed records cannot be determined. Read the log, send missing records again, and start "
             "with a new directory; `tutti spool DIR --records` lists the content of this one",
             "spool",

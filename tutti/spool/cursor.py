@@ -23,7 +23,7 @@ class Segment:
 
     @property
     def last(self) -> SpoolPosition:
-        """The position after its last record."""
+        """The position after the segment's last record."""
         return SpoolPosition(self.number, self.records)
 
 
@@ -109,7 +109,7 @@ class Cursor:
             at = self._walk.at if self._walk is not None else 0
             raise Damaged(f"{segment.path} cannot be read after byte {at}: {reason}; {REMEDY}") from error
         at = walk.at if walk is not None else 0
-        raise Damaged(f"{segment.path} ends at byte {at}, and had {segment.end} bytes; {REMEDY}")
+        raise Damaged(f"{segment.path} ends at byte {at}, but had {segment.end} bytes; {REMEDY}")
 
     def close(self) -> None:
         """Close the file."""

@@ -17,9 +17,7 @@ LOG = logging.getLogger("tutti.client")
 
 
 class SpooledDelivery(OrderedDelivery):
-    """An `OrderedDelivery` that survives the end of an epoch: in the next epoch, it reads the spool again from the log's
-    position.
-    """
+    """An `OrderedDelivery` that survives the end of an epoch, because it reads uncommitted batches from the spool again."""
 
     def __init__(self, identity: Identity, spool: Spool) -> None:
         """Deliver the batches of the spool."""
@@ -63,7 +61,7 @@ class SpooledDelivery(OrderedDelivery):
             self._start_over(now)
         elif isinstance(answer, client_protocol.RefusedAnswer) and not answer.retry and answer.code not in NOT_KNOWN_YET:
             batch = self.window.batch_at(answer.first_sequence)
-            # Ignore a repeated answer, after which the epoch has already ended or the batch has its outcome.
+            # Ignore a repeated answer: the first answer has already ended the epoch or given the batch its outcome.
             if self.session.running and batch is not None:
                 subject = f"{batch.count} records of producer {self.name!r}"
                 text = f"{subject} to topic {batch.topic!r} were refused: {answer.reason}"
@@ -80,7 +78,7 @@ class SpooledDelivery(OrderedDelivery):
             super()._on_batch_answer(answer, now)
 
     def _ends(self, error: TuttiError) -> bool:
-        """Return True if a refusal ends the producer: a missing right does, unless `dead_letters_denied` is set.
+        """Return True if a refusal ends the producer: the producer lacks a right, and `dead_letters_denied` is not set.
 
         An operator can grant a missing right later, but a batch in `refused/` is never sent again.
         """
@@ -103,7 +101,7 @@ class SpooledDelivery(OrderedDelivery):
     def _begin_epoch(self, opened: client_protocol.EpochOpened, *, renumbered: bool) -> None:
         """Determine from the log's last progress which batches are committed, and continue after them.
 
-        `renumbered` is not needed, because `committed_position` detects that the log deleted the producer's state.
+        The method ignores `renumbered`, because `committed_position` detects that the log deleted the producer's state.
         """
         # Publish the outcomes of committed batches first, because these batches must not be read again.
         self.window.commit_upto(opened.sequence)

@@ -28,7 +28,7 @@ _NO_PLACE = frozenset(
 
 
 def unusable(error: OSError, spool: str) -> DirectoryRefused:
-    """Return the error for a spool that cannot be opened: `WrongDirectory` if a retry does not help, else `DirectoryRefused`."""
+    """Return the error for a spool that cannot be opened: `DirectoryRefused` if a retry may help, or else `WrongDirectory`."""
     kind = WrongDirectory if error.errno in _NO_PLACE else DirectoryRefused
     return kind(f"spool {spool} cannot be used: {error.strerror}; {remedy(error)}")
 

@@ -64,7 +64,7 @@ class DiskThread:
             raise
 
     def stop(self) -> None:
-        """Wait until all accepted records are durable or have failed. The caller must close the accumulator before."""
+        """Wait until all accepted records are durable or have failed. The caller must close the accumulator first."""
         self._spool.wake_disk_thread()
         if self._thread.ident is not None and self._thread is not threading.current_thread():
             self._thread.join(limits.STOP_US_MAX / US)
@@ -142,13 +142,13 @@ class DiskThread:
         try:
             self._mark_sent(positions[-1][0].segment)
         except DiskFull:
-            pass  # `wrote` then does not queue the batches; they are read back when the state can be written
+            pass  # `wrote` then queues no batch, and the thread reads the batches back when it can write the state
         finally:
             spool.wrote(store, batches, positions)  # also after an error, because the batches are on the disk
         self._may_have_blocks = not store.read_all
 
     def _mark_sent(self, segment: int) -> bool:
-        """Before records of that segment are sent, record this durably. Return True if the records may be sent."""
+        """Record durably that records of a segment may be sent from now on. Return False if no epoch is open."""
         spool, store = self._spool, self._store
         with self._accumulator.lock:
             if self._accumulator.opened is None or self._accumulator.ended:
@@ -188,7 +188,7 @@ class DiskThread:
             if block.position <= spool.done:
                 store.advance()
                 continue
-            # On return, the block counts as unprocessed, so the next call reads it again.
+            # A return before `advance` makes the next call read this block again.
             if not self._mark_sent(block.position.segment):
                 return
             store.advance()

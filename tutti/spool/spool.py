@@ -6,9 +6,8 @@ Rules
 - The batches in `queue` directly follow the batches in the window. While the delivery keeps up, the disk thread queues batches as
   soon as they are written. When the delivery lags, the disk thread reads batches back. Only batches in `queue` and in the window
   have a body in memory. Other batches are in memory only while a receipt or callback refers to them.
-- At the start of each epoch, reading restarts at the position that the log reports (`began`). `restarts` counts the restarts, so
-that
-  blocks that were read before a restart can be dropped.
+- At the start of each epoch, reading restarts at the position that the log reports (`began`). `restarts` counts these restarts, so
+  that the spool can drop blocks that were read before a restart.
 - The accumulator's lock guards the state of accumulator and spool, so that a record that moves between them is always counted once.
 """
 
@@ -39,7 +38,7 @@ LOG = logging.getLogger("tutti.client")
 class Spool:
     """The state of a spool between the accumulator, the disk thread and the delivery.
 
-    The accumulator's `pending` and `buffered` count records that are not durable yet; `pending_records` also counts the uncommitted
+    The accumulator's counts `pending` and `buffered` omit durable batches. Its count `pending_records` includes the uncommitted
     records in the spool.
 
     Attributes:
@@ -181,7 +180,7 @@ class Spool:
             return self._uncommitted() + sum(batch.count for batch in self.accumulator.queue) + self.accumulator.open_records()
 
     def _uncommitted(self, upto: int | None = None) -> int:
-        """Return the number of spooled records without an outcome, in all segments or up to `upto`. Called with the lock."""
+        """Return the number of spooled records without an outcome, in all segments or up to number `upto`. Called with the lock."""
         done, aside = self.done, self._refused_ranges.items()
         return sum(
             count - (done.records if number == done.segment else 0)
@@ -277,7 +276,7 @@ class Spool:
         batch.announce()
 
     def state_without(self, block: Block) -> tuple[SpoolPosition, tuple[SpoolPosition, ...]]:
-        """Return the values of `done` and `aside` after a skip of the refused batch in `block`, without a change of state."""
+        """Return the values that `done` and `aside` will have when the refused batch in `block` is skipped."""
         with self.accumulator.lock:
             aside = {**self._refused_ranges, block.before: block.position}
             done = advance_over_refused(self.done, aside, self._counts)
@@ -374,16 +373,14 @@ class Spool:
             position = committed_position(state, start, self._counts)
             self.epoch_start, self.log, self.known = start, log, position
             self._move_done(position)
-            # Read the queue again too, because its batches follow batches of the window, which the delivery now empties.
+            # Also read the queue's batches again: they must follow the window's batches, which are read again from the disk.
             self.rewind(self.done)
             for refused in [refused for refused in self.refusals if refused <= position]:
                 del self.refusals[refused]
             self._recount()
 
     def reached(self) -> tuple[SpoolPosition, SpoolPosition]:
-        """Return `known` and `done`: the position that the log has reached, and the position before which all batches have
-        outcomes.
-        """
+        """Return `known` (the log contains all records up to it) and `done` (all batches up to it have outcomes)."""
         with self.accumulator.lock:
             return self.known, self.done
 
@@ -413,14 +410,14 @@ class Spool:
                 batch.body = b""
 
     def finished(self, batches: Iterable[Batch], committed: Resume | None = None) -> None:
-        """See `Accumulator.finished`; also advances `known` and `done`."""
+        """Record and publish outcomes, as `Accumulator.finished` does; also advance `known` and `done`."""
         accumulator = self.accumulator
         with accumulator.lock:
             ended = accumulator.ended
             if committed is not None:
                 accumulator.committed = committed
             for batch in batches:
-                # Do not subtract a refused batch, because `skip_refused` has already counted without it.
+                # Do not subtract a refused batch here, because `skip_refused` has already removed it from the count.
                 if batch.failure is None or ended:
                     accumulator.pending_records = max(0, accumulator.pending_records - batch.count)
                 # `ready_bytes` counts only batches with a body, that is, in the queue or in the window.
@@ -443,7 +440,7 @@ class Spool:
             accumulator.changed.notify_all()
 
     def set_opened(self, opened: Resume | None) -> None:
-        """See `Accumulator.set_opened`; also wakes the disk thread, which reads only in an open epoch."""
+        """Record the start or end of an epoch. Wake the disk thread, which reads only in an open epoch."""
         with self.accumulator.lock:
             self.accumulator.set_opened(opened)
             self.work.notify()

@@ -261,7 +261,7 @@ class SpoolStore:
             failure = self._failure(f"{segment.path} cannot be written", error)
             if isinstance(failure, DiskFull):
                 with suppress(OSError):
-                    self.storage.truncate(fd, segment.end)  # frees the space; without it, the next write overwrites these bytes
+                    self.storage.truncate(fd, segment.end)  # frees the space; if this fails, the next write overwrites these bytes
             raise failure from error
         segment.end, segment.records, self.progress = at, records, progress
         for batch, (_, mark, crc, _) in zip(batches, travel, strict=True):
@@ -401,7 +401,7 @@ class SpoolStore:
         keep_reserve(self.storage, reserve)  # create the reserve again before another write takes the space
 
     def _failure(self, what: str, error: OSError) -> DiskFull | DiskFailed:
-        """Return the error for a failed system call: `DiskFull`, or `DiskFailed` with `what` as the operation."""
+        """Return `DiskFull` if `error` means a full disk, or else a `DiskFailed` whose message begins with `what`."""
         if is_disk_full(error):
             return DiskFull(f"spool {self.path}: {error.strerror}")
         return DiskFailed(f"spool {what}: {error.strerror}")
@@ -409,7 +409,7 @@ class SpoolStore:
     def seal(self) -> None:
         """At a regular end of the producer, make the valid length of the current segment durable, in the head of a new segment."""
         if self._current is not None and self._current[0].records:
-            # A segment limit of 0 makes `_writable` create a new segment.
+            # With a segment limit of 0, `_writable` creates a new segment.
             self._segment_bytes = 0
             self._writable()
 

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 
 Path = tuple[str, ...]
-_DEPTH = 8  # depth up to which keys get their own line; deeper keys, which no configuration has, get the line of a parent
+_DEPTH = 8  # levels of nesting at which a key gets its own line; a deeper key, which no configuration has, gets its parent's line
 
 _PART = r'(?:[A-Za-z0-9_-]+|"[^"]*"|\'[^\']*\')'
 _DOTTED = rf"{_PART}(?:\s*\.\s*{_PART})*"

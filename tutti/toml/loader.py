@@ -12,13 +12,13 @@ from typing import Any, TypeVar
 import msgspec
 from msgspec import Struct, inspect
 
-from tutti.errors import ConfigError, remedy
+from tutti.errors import remedy
 from tutti.security.user_files import TooDeep, parse_toml, read_limited
 from tutti.toml.lines import key_lines, line_of
-from tutti.toml.mistakes import KeyPath, Mistake
+from tutti.toml.mistakes import ConfigMistakes, KeyPath, Mistake
+from tutti.toml.units import parse_quantity, units_of
 
 AStruct = TypeVar("AStruct", bound=Struct)
-_REPORTED_MAX = 10  # mistakes that one error message lists
 _MISSING = 1 << 30  # sorts after every line
 
 
@@ -26,7 +26,7 @@ def load_struct(path: str | Path, kind: type[AStruct]) -> AStruct:
     """Load a struct from a TOML file.
 
     Raises:
-        ConfigError: the file is not readable or has mistakes. The message has one line for each mistake, with missing keys last,
+        ConfigMistakes: the file is not readable or has mistakes. The message has one line for each mistake, with missing keys last,
             because a misspelt key can be the cause of a missing one.
     """
     text, mistakes = read_text(path)
@@ -38,8 +38,7 @@ def load_struct(path: str | Path, kind: type[AStruct]) -> AStruct:
         mistakes = sorted(reading.mistakes, key=lambda mistake: mistake.line or _MISSING)
         if not mistakes:
             return value
-    others = [f"and {len(mistakes) - _REPORTED_MAX} more in the file"] if len(mistakes) > _REPORTED_MAX else []
-    raise ConfigError("\n".join([*(mistake.text(str(path)) for mistake in mistakes[:_REPORTED_MAX]), *others]))
+    raise ConfigMistakes(str(path), mistakes)
 
 
 def read_text(path: str | Path) -> tuple[str | None, list[Mistake]]:
@@ -126,10 +125,12 @@ class StructReader:
         if isinstance(value, str) and "\0" in value and len(value) > 1:
             self.mistake(path, f"is {_shown(value)}", "remove the zero byte: no path, name or address can contain one")
             return _WRONG
+        number = parse_quantity(value, units_of(kind)) if isinstance(value, str) else None
         try:
-            return msgspec.convert(value, kind)
+            return msgspec.convert(value if number is None else number, kind)
         except msgspec.ValidationError:
-            self.mistake(path, f"is {_shown(value)}", f"it takes {accepted_values(kind)}")
+            shown = _shown(value) if number is None else f"{_shown(value)} ({number})"
+            self.mistake(path, f"is {shown}", f"it takes {accepted_values(kind)}")
             return _WRONG
 
     def _unknown(self, path: KeyPath, names: list[str]) -> None:
@@ -154,6 +155,9 @@ def accepted_values(kind: Any) -> str:
 
 def _taken(info: inspect.Type) -> str:
     match info:
+        case inspect.Metadata(type=inner, extra={"units": units}):
+            number = "a whole number" if isinstance(inner, inspect.StrType) else f"{_taken(inner)}, or a number"
+            return f'{number} with a unit ({", ".join(units)}) in "quotes"'
         case inspect.Metadata(type=inner):
             return _taken(inner)
         case inspect.IntType():

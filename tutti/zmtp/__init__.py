@@ -1,1 +1,1 @@
-"""ZMTP, the wire protocol of ZeroMQ, over plain sockets: the thread that owns a connection moves its bytes."""
+"""ZMTP, the wire protocol of ZeroMQ, over plain sockets: the owner of a connection itself reads and writes the bytes."""

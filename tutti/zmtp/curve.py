@@ -161,8 +161,8 @@ class _CurveHandshake:
 class CurveServerHandshake(_CurveHandshake):
     """The server side of a handshake.
 
-    Without `accepts_key`, the handshake succeeds for every client, even for a client that does not encrypt. The caller then
-    authorises the client later.
+    Without `accepts_key`, the handshake succeeds for every client, even for a client that does not encrypt. The caller must then
+    authorise the client itself.
 
     Attributes:
         identity: routing id that the client requests.
@@ -187,7 +187,8 @@ class CurveServerHandshake(_CurveHandshake):
         self.identity = self.peer_key = b""
         self._greeting = greeting(as_server=True, key_hint=own.public)
         if accepts_key is None:
-            self._send_greeting(GREETING_PREFIX_BYTES)  # the rest depends on the client's mechanism, CURVE or NULL
+            # only the prefix, because the rest depends on the client's mechanism, CURVE or NULL
+            self._send_greeting(GREETING_PREFIX_BYTES)
         else:
             self._send_greeting()
 
@@ -197,7 +198,7 @@ class CurveServerHandshake(_CurveHandshake):
         self._outgoing.append(data)
 
     def receive_data(self, data: bytes) -> bytes | None:
-        """Process received bytes. Return the bytes after the handshake once it is complete, and None before.
+        """Process received bytes. Return None until the handshake is complete, and then the bytes after it.
 
         Raises:
             HandshakeError: the bytes are not a handshake, or the server does not accept the key; send `data_to_send`, which has the
@@ -224,7 +225,9 @@ class CurveServerHandshake(_CurveHandshake):
         return self._received
 
     def _receive_greeting(self) -> bool:
-        """Return True once the client's greeting is complete. Queue the rest of the server's greeting, with the same mechanism."""
+        """Return True when the client's greeting is complete; then queue the rest of the server's greeting, with the same
+        mechanism.
+        """
         received = self._received
         check_signature(received)
         if len(received) < _MECHANISM_END:
@@ -308,7 +311,7 @@ class CurveClientHandshake(_CurveHandshake):
         self._outgoing.append(greeting(as_server=False))
 
     def receive_data(self, data: bytes) -> bytes | None:
-        """Process received bytes. Return the bytes after the handshake once it is complete, and None before.
+        """Process received bytes. Return None until the handshake is complete, and then the bytes after it.
 
         Raises:
             HandshakeError: the server does not encrypt, or violates the handshake.
@@ -385,7 +388,9 @@ class CurveClientHandshake(_CurveHandshake):
 
 
 def greeting(*, as_server: bool, key_hint: bytes = b"") -> bytes:
-    """Return the greeting of the CURVE mechanism (RFC 37); `key_hint` is the public key whose first bytes are the hint."""
+    """Return the greeting of the CURVE mechanism (RFC 37); `key_hint` is the server's public key, whose first bytes are sent as a
+    hint.
+    """
     head = GREETING[:MECHANISM_AT] + MECHANISM + bytes((as_server,)) + key_hint[: KEY_HINT.stop - KEY_HINT.start]
     return head.ljust(GREETING_BYTES, b"\0")
 

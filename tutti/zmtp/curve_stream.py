@@ -14,9 +14,9 @@ from tutti.zmtp.framing import COMMAND, LENGTH, LONG, MORE, EncodedMessage, fram
 from tutti.zmtp.send_queue import SendQueue
 
 _READ_BYTES = 64 * limits.KIB
-# Limit of encrypted bytes in one queue: later messages wait in plain text, whose buffers all connections share.
+# Limit of encrypted bytes in one queue. Later messages wait unencrypted, because all connections share unencrypted buffers.
 _ENCRYPTED_BYTES_MAX = 256 * limits.KIB
-_JOINED_BYTES_MAX = 4 * limits.KIB  # a larger buffer stays separate, because joining would copy it
+_JOINED_BYTES_MAX = 4 * limits.KIB  # larger buffers stay separate, because joining copies them
 
 
 class CurveReceiver:
@@ -50,7 +50,7 @@ class CurveReceiver:
         self._may_buffer = may_buffer
         self._decrypted: deque[memoryview] = deque()
         self._eof = False
-        self._error: FormatError | None = None  # raised once the frames before the invalid one are read
+        self._error: FormatError | None = None  # error of an invalid frame, raised after all frames before it are read
         self.assembly_bytes = 0
         self._decrypt_received()
 
@@ -80,7 +80,7 @@ class CurveReceiver:
         return filled
 
     def recvmsg_into(self, buffers: Sequence[memoryview]) -> tuple[int]:
-        """Read as `socket.recvmsg_into` does, but return only the number of bytes, as a tuple of one."""
+        """Read into buffers as `socket.recvmsg_into` does, but return a tuple with only the number of bytes."""
         filled = 0
         for buffer in buffers:
             if filled and not self._decrypted and not self._read_more(required=False):
@@ -235,7 +235,7 @@ def _frames(message: EncodedMessage) -> Iterator[tuple[int, Buffer]]:
             if flags & LONG:
                 start, length = offset + 1 + LENGTH.size, LENGTH.unpack_from(data, offset + 1)[0]
             offset = start + length
-            # A header at the end of its buffer belongs to a large part, whose content is the next buffer.
+            # A header at the end of its buffer belongs to a large part, and the next buffer is the content of this part.
             separate = start == len(data) and length > 0
             if separate:
                 break

@@ -49,7 +49,7 @@ class FrameReader:
     One read into `scratch` returns many small messages. A large part is read directly into memory of its own, which is allocated
     only after the announced length has passed the limits. The last read of a large part also reads the start of the next frames.
 
-    A large message that may not be buffered is read and dropped; the yielded message has one part, the first byte. A skipped
+    A large message that must not be buffered is read and dropped; the yielded message has one part, the first byte. A skipped
     message above the limits is yielded without parts.
 
     Attributes:
@@ -246,7 +246,7 @@ class FrameReader:
         self.assembly_bytes = 0
 
     def _drop_message(self, first: bytes) -> None:
-        """Drop a message that may not be buffered, except its first byte, which shows its kind."""
+        """Drop a message that must not be buffered, except its first byte, which shows its kind."""
         self._dropping = True
         self._parts = [bytes(self._parts[0][:1]) if self._parts else first]
         self.assembly_bytes = 0

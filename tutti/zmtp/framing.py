@@ -1,6 +1,7 @@
 """Framing of ZMTP 3.1 (RFC 37) and its NULL handshake (RFC 23), without I/O.
 
-Both peers send a greeting of 64 bytes and a READY command with their properties. Each message is then a sequence of frames:
+Both peers send a greeting of 64 bytes and a READY command with their properties. After that, each message is a sequence of frames
+with these fields:
 
 ```
 0 flags u8: 1 another frame of this message follows, 2 the length has 8 bytes, 4 a command instead of a message
@@ -109,7 +110,7 @@ class NullHandshake:
         identity: routing id that the peer requests, empty for none; valid after the handshake.
     """
 
-    box: None = None  # CURVE handshakes have a `Box` here, which encrypts the connection
+    box: None = None  # no encryption; a CURVE handshake has a `Box` here
     peer_key = b""
 
     def __init__(self, socket_type: bytes, expected: bytes, identity: bytes = b"") -> None:
@@ -126,7 +127,7 @@ class NullHandshake:
         self.identity = b""
 
     def receive_data(self, data: bytes) -> bytes | None:
-        """Process received bytes. Return the bytes after the handshake once it is complete, and None before.
+        """Process received bytes. Return None until the handshake is complete, and then the bytes after it.
 
         Raises:
             HandshakeError: the bytes are not a NULL handshake.
@@ -218,7 +219,7 @@ def decode_properties(command: bytes, expected: bytes) -> dict[bytes, bytes]:
 
 
 _PING, _PONG = b"\x04PING", b"\x04PONG"
-_CONTEXT_AT, _CONTEXT_MAX = len(_PING) + 2, 16  # the context follows a time to live of two bytes (RFC 37)
+_CONTEXT_AT, _CONTEXT_MAX = len(_PING) + 2, 16  # the context of a PING begins after a time to live of two bytes (RFC 37)
 PING = frame(_PING + bytes(2), COMMAND)
 
 

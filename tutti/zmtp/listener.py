@@ -55,7 +55,7 @@ class Acceptor:
         Args:
             name: name of the port in messages for the operator.
             connections_max: largest number of concurrent connections.
-            shares: number of shares of the spare descriptors that connections leave free (`spare_descriptors`).
+            shares: number of shares of `spare_descriptors` that the connections of this port leave free.
             epoll: watches the port.
             warn: logs a message for the operator.
         """
@@ -65,7 +65,8 @@ class Acceptor:
         self._listener: socket.socket | None = None
         self._accepting = False
         self._descriptor_bound = descriptor_bound(shares)  # descriptors of connections are below it
-        self._out_of_descriptors = False  # True from the warning until a descriptor below the bound is free
+        # True after a warning about lacking descriptors, until a descriptor below the bound is free
+        self._out_of_descriptors = False
         self.refused = 0
         self._refused_unreported = 0  # number of connections refused at the limit since the last warning
         self._refused_reported_us: int | None = None
@@ -133,7 +134,7 @@ class Acceptor:
                 self.refused += 1
                 self._refused_unreported += not out_of_descriptors
                 continue
-            # The evicted connection has freed a descriptor below the bound, to which the new connection moves.
+            # The eviction has freed a descriptor below the bound: move the new connection to that descriptor.
             yield move_to_lowest_descriptor(connection) if out_of_descriptors else connection
 
     def maintain(self, now_us: int) -> None:

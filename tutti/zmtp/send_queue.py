@@ -16,7 +16,7 @@ _BUFFERS_MAX = 512  # buffers of one system call, half of the kernel's limit IOV
 
 
 class SendQueue:
-    """Messages that wait for space in the socket buffer. The caller of `append` limits their number and size.
+    """Messages that wait for space in the socket buffer. Callers of `append` must limit the number and size of queued messages.
 
     Attributes:
         bytes: queued bytes.

@@ -29,9 +29,9 @@ if TYPE_CHECKING:
 _READ, _WRITE, _CLOSED = select.EPOLLIN, select.EPOLLOUT, select.EPOLLHUP | select.EPOLLERR
 # A peer that sent this many bytes is read again without a poll, because a poll takes longer than a read without result.
 _REQUEUE_BYTES = 64 * limits.KIB
-# A typical number. `receive` limits frames instead of messages, so that many empty parts do not delay other connections.
+# Typical number of frames in a message: `receive` limits frames, so that many empty parts do not delay other connections.
 _FRAMES_A_MESSAGE = 2
-_FRAMES_A_CONNECTION = 32  # smallest share of one connection, because a read of fewer frames takes the same time
+_FRAMES_A_CONNECTION = 32  # smallest share of a connection in frames, because a read of fewer frames takes the same time
 _PING = EncodedMessage([PING], len(PING))
 
 
@@ -62,6 +62,7 @@ class Server:
         clock_us: Callable[[], int],
         *,
         is_known: Callable[[bytes], bool] | None = None,
+        may_read: Callable[[bytes], bool] = lambda _: True,
         warn: Callable[[str], None] = lambda _: None,
         keys: KeyPair | None = None,
         accepts_key: Callable[[str, bytes], bool] | None = None,
@@ -73,6 +74,8 @@ class Server:
             epoll: watches the connections.
             clock_us: monotonic clock, us.
             is_known: returns True if large messages of this routing id may be buffered; by default all may.
+            may_read: returns True if the connection of this routing id may be read; asked before each read, and again at each
+                heartbeat of a connection that may not be read.
             warn: logs a message for the operator.
             keys: key pair of the server, with which clients may encrypt (CURVE); `peer_key` returns the keys of such clients.
             accepts_key: returns True to accept a client by host and public key (empty for a client that does not encrypt); only
@@ -87,6 +90,7 @@ class Server:
         self._epoll = epoll
         self._clock_us = clock_us
         self._is_known = is_known
+        self._may_read = may_read
         self._warn = warn
         self._scratch = memoryview(bytearray(SCRATCH_BYTES))
         self._connections: dict[int, Connection] = {}
@@ -98,7 +102,7 @@ class Server:
         self._queued_bytes = 0  # bytes queued in all connections
         self._heartbeat_us = 0
         self.acceptor = Acceptor(port_limits.name, port_limits.connections_max, port_limits.descriptor_shares, epoll, warn)
-        self._writable = select.epoll()  # separate, so that `flush` also works while the owner does not poll for reads
+        self._writable = select.epoll()  # a separate epoll set, so that `flush` also works while the owner does not poll for reads
         self.writable_fd = self._writable.fileno()
         epoll.register(self.writable_fd, _READ)
 
@@ -125,7 +129,7 @@ class Server:
             for sock in self.acceptor.accept(self.__len__, self._evict):
                 self._accept(sock)
             return True
-        if connection.paused and mask & _CLOSED:  # `receive` does not read a paused connection, so its end is detected here
+        if connection.paused and mask & _CLOSED:  # detect the end of a paused connection here, because `receive` does not read it
             self._break(connection)
             self._flush(connection)
         elif connection.reader is not None:
@@ -195,14 +199,15 @@ class Server:
         self._inactive.pop(connection.socket.fileno(), None)
 
     def _establish(self, connection: Connection, rest: bytes) -> None:
-        """Start to read messages after the handshake. `rest` is what arrived together with the last bytes of the handshake."""
+        """Start to read messages after the handshake. `rest` has the bytes that arrived after the handshake."""
         self._established += 1
         identity = connection.handshake.identity if self._limits.by_identity else b""
         # As in libzmq, only the server assigns ids that start with zero.
         # A peer that could choose such an id would replace the connection that has the id.
         if not identity or identity[0] == 0:
             identity = b"\0" + self._established.to_bytes(8, "big")
-        identity = connection.handshake.peer_key + identity  # with the key, no peer can replace the connection of another key
+        # the id contains the key, so that no peer can replace the connection of another peer
+        identity = connection.handshake.peer_key + identity
         earlier = self._by_routing.get(identity)
         if earlier is not None:  # the peer reconnected before this server detected the end of the old connection
             self._close(earlier)
@@ -251,7 +256,7 @@ class Server:
         """True if a message of this size may be buffered.
 
         Raises:
-            FormatError: incomplete messages exceed their limit, and this connection has the largest.
+            FormatError: the incomplete messages of all connections exceed their memory limit, and this message is the largest.
         """
         return (self._is_known is None or self._is_known(connection.routing)) and self._reserve_assembly(connection, size)
 
@@ -267,8 +272,8 @@ class Server:
         while sum(assembly.values()) > self._limits.assembly_bytes_max:
             largest = max(assembly, key=lambda one: assembly[one])
             self._warn(
-                f"incomplete messages on the {self._limits.name} exceed {self._limits.assembly_bytes_max} bytes: the connection "
-                "with the most of them is closed"
+                f"incomplete messages on the {self._limits.name} exceed {self._limits.assembly_bytes_max} bytes of memory: the "
+                "gateway closes the connection with the largest incomplete message"
             )
             if largest is connection:
                 raise FormatError(f"a message of {size} bytes exceeds the memory for incomplete messages")
@@ -295,7 +300,7 @@ class Server:
             connection = ready.popleft()
             connection.ready = False
             reader = connection.reader
-            if reader is None or self._pause_if_backlogged(connection):
+            if reader is None or self._pause_if_over_limit(connection):
                 continue
             connection.received_since_heartbeat = True
             try:
@@ -314,16 +319,19 @@ class Server:
                 self._close(connection)
                 continue
             size += reader.received_bytes
-            frames_left -= reader.frames_read + 1  # the read itself counts as one, because it may return no frame
+            frames_left -= reader.frames_read + 1  # the read itself counts as one frame, because it may return none
             if reader.buffer_full or reader.received_bytes >= _REQUEUE_BYTES:
                 self._mark_ready(connection)  # append to the queue, after all others
 
-    def _pause_if_backlogged(self, connection: Connection) -> bool:
-        """Pause the reading of a connection for which too many bytes are queued. Return True if it is paused.
+    def _pause_if_over_limit(self, connection: Connection) -> bool:
+        """Pause a connection that may not be read, or for which too many bytes are queued. Return True if it is paused.
 
-        A peer that does not read its answers cannot cause more answers in this way. `_flush` resumes the connection.
+        The pause keeps a peer that does not read its answers from causing more answers. `_flush` resumes the connection, at the
+        latest with the next heartbeat.
         """
-        connection.paused = connection.queued_bytes > self._limits.pause_above_bytes
+        held_back = not connection.broken and not self._may_read(connection.routing)
+        connection.received_since_heartbeat |= held_back  # the unread messages show that the peer is alive
+        connection.paused = held_back or connection.queued_bytes > self._limits.pause_above_bytes
         if connection.paused:
             self._epoll.modify(connection.socket, 0)  # still reports EPOLLHUP and EPOLLERR
         return connection.paused
@@ -387,7 +395,7 @@ class Server:
         if connection.paused and connection.queued_bytes <= self._limits.pause_above_bytes:
             connection.paused = False
             self._epoll.modify(connection.socket, _READ)
-            self._mark_ready(connection)  # decrypted messages may wait here without a signal
+            self._mark_ready(connection)  # no descriptor signals decrypted messages, which may be waiting
 
     def _break(self, connection: Connection) -> None:
         """Stop sending after an error. `receive` still yields the messages that have arrived, and then closes the connection."""
@@ -434,8 +442,9 @@ class Server:
         since_us = now_us - limits.HANDSHAKE_MS_MAX * 1000  # one limit for the handshake and the first message together
         for connection in list(self._inactive.values()):
             if connection.accepted_us >= since_us:
-                break  # `_inactive` has the order of acceptance, so all further connections are younger
-            if reads or connection.reader is None:  # while the owner does not read, the first message may be unread
+                break  # all further connections are younger, because `_inactive` is in the order of acceptance
+            # while the owner does not read, the peer's first message may have arrived unread
+            if reads or connection.reader is None:
                 self._close(connection)
         # Calls come about once in a heartbeat interval, so half an interval of tolerance avoids skipped heartbeats.
         if self._limits.heartbeat_us and 2 * (now_us - self._heartbeat_us) > self._limits.heartbeat_us:

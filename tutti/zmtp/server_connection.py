@@ -85,7 +85,7 @@ class Connection:
         self.broken = False  # True after a failed send; received messages may still be unread
         self.awaits_writable = False  # True while epoll watches for space in the socket buffer
         self.queued_bytes = 0  # size of `send_queue`, as included in the server's total
-        self.paused = False  # True while the server does not read, because the peer does not read its answers
+        self.paused = False  # True while the server does not read from the peer, because of a limit
         self.routing = b""
         self.active = False
         self.received_since_heartbeat = True
@@ -94,6 +94,6 @@ class Connection:
 
     @property
     def assembly_bytes(self) -> int:
-        """Memory of the incomplete message, bytes."""
+        """Memory that the incomplete message of this connection occupies, bytes."""
         encrypted = 0 if self.receiver is None else self.receiver.assembly_bytes
         return encrypted if self.reader is None else encrypted + self.reader.assembly_bytes

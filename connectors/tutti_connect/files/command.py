@@ -6,13 +6,20 @@ import click
 
 
 @click.command("files")
-@click.option("--config", "path", required=True, metavar="FILE", help="The connector's TOML file; see conf/connectors/files.toml.")
+@click.option(
+    "--config",
+    "path",
+    required=True,
+    metavar="FILE",
+    help="The connector's TOML file; `tutti config init --kind files` writes one.",
+)
 def files(path: str) -> int:
-    """Copy CSV, JSON-lines, text and Parquet files of a directory to the log, each row once, in order.
+    """Copy the files of a directory to the log, each row once.
 
-    One line of JSON on standard output reports the connector as ready; logs go to standard error. After SIGTERM or Ctrl-C, the
-    connector delivers the records that it has sent, and ends. A second instance of the same name takes over from the first. Exit
-    codes: 2 for a wrong configuration, 3 if no gateway answers.
+    The files are CSV, JSON lines, text or Parquet, and their rows keep their order. One line of JSON on standard output reports the
+    connector as ready; logs go to standard error. After SIGTERM or Ctrl-C, the connector delivers the records that it has sent, and
+    ends. A second instance of the same name takes over from the first. Exit codes: 2 for a wrong configuration, 3 if no gateway
+    answers.
     """
     from tutti.runtime.worker_command import run
     from tutti_connect.files.config import load_source_config

@@ -8,6 +8,7 @@ from msgspec import Meta, Struct, field
 
 from tutti.errors import ConfigError
 from tutti.toml.loader import load_struct
+from tutti.toml.units import Milliseconds
 from tutti_connect.config import check_connector_name, check_gateways, check_topic, example
 from tutti_connect.files import limits
 
@@ -29,7 +30,7 @@ class Source(Struct, frozen=True):
         done: target directory for `after = "move"`.
         changed: action on a file that changed after it was copied.
         poll_ms: shortest time between two scans of the directory.
-        quiet_ms: a complete file is copied once it has been unchanged for this time.
+        quiet_ms: a complete file is copied after it has been unchanged for this time.
         encoding: encoding of text files.
     """
 
@@ -41,8 +42,8 @@ class Source(Struct, frozen=True):
     after: Literal["keep", "move", "delete"] = "keep"
     done: str = ""
     changed: Literal["tell", "take"] = "tell"
-    poll_ms: Annotated[int, Meta(ge=10, le=3_600_000)] = 1000
-    quiet_ms: Annotated[int, Meta(ge=0, le=3_600_000)] = 1000
+    poll_ms: Annotated[Milliseconds, Meta(ge=10, le=3_600_000)] = 1000
+    quiet_ms: Annotated[Milliseconds, Meta(ge=0, le=3_600_000)] = 1000
     encoding: Literal["utf-8", "latin-1", "cp1252"] = "utf-8"
 
 
@@ -106,7 +107,7 @@ def load_source_config(path: str) -> SourceConfig:
     """Load and check the configuration file of the files connector.
 
     Raises:
-        ConfigError: the file is unreadable or wrong; the message names the key, the problem and the remedy.
+        ConfigError: the file is unreadable or wrong; the message has the key, the problem and the remedy.
     """
     config = load_struct(path, SourceConfig)
     check_connector_name(path, config.name)

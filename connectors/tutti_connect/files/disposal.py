@@ -75,7 +75,7 @@ class Disposal:
             file.state = State.DISPOSING
             self._ledger.put(file)
         self._ledger.write()
-        # Delete ledger entries only after `_run_step` has synced the directories: a power failure may bring back a deleted file.
+        # `_run_step` syncs the directories first: otherwise, after a power failure, a deleted file could be back without its entry.
         for file in self._run_step([one for one in queued if one.state is State.DISPOSING], self._dispose):
             self._release(file)
 
@@ -107,13 +107,13 @@ class Disposal:
         Check the file again after the rename, because another process may have replaced it.
         """
         path, reserved = self._root / file.name, self._reserved_path(file)
-        if not _is_unchanged(file, reserved):  # False if an earlier run was killed after the rename, before it recorded that
+        if not _is_unchanged(file, reserved):  # an earlier run may have been killed between the rename and its record in the ledger
             if not reserved.exists():
                 if not _is_unchanged(file, path):
                     del self._queued[file.id]
                     return set()
                 if self._action == "move":
-                    self._target_directory(file)  # fails here if `done` is not writable, so that the file keeps its own name
+                    self._target_directory(file)  # raises an error before the rename if `done` is not writable
                 path.rename(reserved)
             if not _is_unchanged(file, reserved):
                 del self._queued[file.id]
@@ -125,7 +125,8 @@ class Disposal:
         """Delete or move a file that has its reserved name. A missing file was deleted or moved by an earlier run."""
         reserved = self._reserved_path(file)
         if not reserved.exists():
-            if file.id in self._logged:  # the last attempt of this session failed, so another process has removed the file
+            # this session has tried and failed to dispose of the file, so another process has removed it
+            if file.id in self._logged:
                 LOG.warning("%s was renamed to %s, and is missing: another process removed it", file.name, reserved)
             self._release(file)
             return set()

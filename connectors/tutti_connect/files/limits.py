@@ -11,12 +11,12 @@ HEADER_BYTES_MAX = limits.MIB  # size of the header row of a CSV file
 COLUMNS_MAX = 4096  # number of columns of a file
 PARQUET_ROWS = 4096  # number of rows decoded in one batch
 PIECE_BYTES = 64 * limits.MIB  # bytes read from one growing file before the connector continues with the other files
-FRAME_BYTES = 256 * limits.KIB  # target size of one frame; one more record always fits
+FRAME_BYTES = 256 * limits.KIB  # largest size of a frame with more than one record
 FRAME_RECORDS = 16_384  # number of records in one frame
 RECORD_BYTES_MAX = limits.RECORD_BYTES_MAX  # size of key and value
 RECORD_OVERHEAD_BYTES = 32  # size of a record's other fields in a frame, besides key and value
 BUFFER_BYTES = 16 * limits.MIB  # size of the producer's buffer
-# A fingerprint covers this number of bytes at the start of a file, and the same number before a position.
+# number of bytes that a fingerprint covers at the start of a file, and again before a position
 WINDOW_BYTES = 4096
 KEPT_BYTES_MAX = 64 * limits.KIB  # size of the part of a rejected row that quarantine keeps; the source file has the rest
 DELIVERY_S = 30.0  # delivery timeout of a frame; afterwards a new epoch of the producer determines the frame's outcome

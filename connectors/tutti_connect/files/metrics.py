@@ -24,7 +24,7 @@ class Metrics(Collector):
     """Metrics collector of one connector."""
 
     def __init__(self, connector: Connector) -> None:
-        """Read the connector's counters from another thread."""
+        """Create the collector of `connector`, whose counters each scrape reads in another thread."""
         self._connector = connector
 
     def collect(self) -> Iterator[Metric]:

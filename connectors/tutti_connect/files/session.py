@@ -41,7 +41,10 @@ class _PendingPiece(NamedTuple):
 
 
 class Session:
-    """Copies files during one epoch of the producer. One thread calls the methods; an I/O thread calls `on_delivery`."""
+    """Copies files during one epoch of the producer.
+
+    An I/O thread calls `on_delivery`; one other thread calls all other methods.
+    """
 
     def __init__(self, connector: Connector, ledger: Ledger, stop: threading.Event) -> None:
         """Start an epoch of the producer, which fences an older instance, and read the position to continue from.
@@ -149,7 +152,7 @@ class Session:
         """Return the ledger entry of an opened file, or None if there is nothing to read from the file."""
         status = source.status
         if (status.st_ino, status.st_mtime_ns) != (seen.inode, seen.changed_ns) and not self._config.files.grows:
-            return None  # a different file has the name by now, and the next scan finds it
+            return None  # another file now has this name; the next scan finds that file
         if file is not None and not self._is_continuation(source, seen, file):
             return None if file.state is State.CHANGED else self._ledger_entry(source, seen, None)
         if file is None:
@@ -166,7 +169,7 @@ class Session:
         return file
 
     def _is_continuation(self, source: FileReader, seen: ScannedFile, file: File) -> bool:
-        """True if the opened file begins with the content that was copied under the entry `file`.
+        """True if the opened file begins with the content that was copied from the file of the ledger entry `file`.
 
         If the file begins with other content, log the change, and delete the entry or mark it as changed.
         """
@@ -280,7 +283,8 @@ class Session:
                 self._outcome_event.wait(limits.WAIT_S)
                 continue
             if receipt.done() and receipt.error is not None:
-                raise receipt.error  # send no later frame: its progress would also mark the records of this frame as copied
+                # a later frame must not be sent: its progress would mark the records of this frame as copied, too
+                raise receipt.error
             return
 
     def on_delivery(self, number: int, error: TuttiError | None, receipt: Receipt) -> None:

@@ -68,7 +68,7 @@ class Authorizer:
             raise Problem(401, message, close=True) from error
 
     def check_produce(self, request: Request, topic: str, producer: str | None) -> None:
-        """Reject a caller that may not write to a topic, or under a producer name.
+        """Reject a caller without the right to write to a topic, or under a producer name.
 
         Raises:
             Problem: 401, 403.
@@ -79,7 +79,7 @@ class Authorizer:
             self._check(lambda: access.require_producer(f"{self._name}.{producer}"))
 
     def check_resume(self, request: Request, producer: str) -> None:
-        """Reject a caller that may not write under a producer name.
+        """Reject a caller without the right to write under a producer name.
 
         Raises:
             Problem: 401, 403.
@@ -88,7 +88,7 @@ class Authorizer:
         self._check(lambda: access.require_producer(f"{self._name}.{producer}"))
 
     def check_read(self, request: Request, topics: Iterable[str] | None) -> Callable[[], bool]:
-        """Reject a caller that may not read the topics (None: all); return a function that repeats the check.
+        """Reject a caller without the right to read the topics (None: all); return a function that repeats the check.
 
         A stream calls the returned function before each poll, because the token may be revoked while the stream is open.
 

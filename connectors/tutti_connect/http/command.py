@@ -6,9 +6,11 @@ import click
 
 
 @click.command("http")
-@click.option("--config", "path", required=True, metavar="FILE", help="The connector's TOML file; see conf/connectors/http.toml.")
+@click.option(
+    "--config", "path", required=True, metavar="FILE", help="The connector's TOML file; `tutti config init --kind http` writes one."
+)
 def http(path: str) -> int:
-    """Accept records over HTTP for the log, and serve reads of the log.
+    """Accept records over HTTP, and serve reads of the log.
 
     Several processes with one configuration serve the same producers. One line of JSON on standard output reports the connector as
     ready, with its address; logs go to standard error. After SIGTERM or Ctrl-C, the connector delivers the records that it has

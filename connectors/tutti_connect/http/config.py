@@ -54,7 +54,7 @@ def load_http(path: str) -> Http:
     """Load and check the configuration file of the HTTP connector.
 
     Raises:
-        ConfigError: the file is unreadable or wrong; the message names the key, the problem and the remedy.
+        ConfigError: the file is unreadable or wrong; the message has the key, the problem and the remedy.
     """
     config = load_struct(path, Http)
     check_connector_name(path, config.name)
@@ -67,7 +67,7 @@ def load_http(path: str) -> Http:
         raise ConfigError(f"{path}: tls needs both a certificate and a key: set both files, or neither")
     if not (config.insecure or is_loopback(address.host)) and not (config.tls.certificate and config.tokens):
         raise ConfigError(
-            f"{path}: listen is {config.listen!r}, which other hosts can reach, and without [tls] and tokens any of them may "
-            "write: set both, listen on 127.0.0.1, or set insecure = true"
+            f"{path}: other hosts can reach {config.listen!r} (listen), and without both [tls] and tokens any of them may write: "
+            "set both, or listen on 127.0.0.1, or set insecure = true"
         )
     return config

@@ -48,7 +48,7 @@ class Health:
         """Poll once now, and then periodically.
 
         Args:
-            needed: fail if no gateway answers; pass False with a spool, which takes posts until a gateway answers.
+            needed: whether to fail if no gateway answers; False with a spool, which accepts posts without a gateway.
 
         Raises:
             TuttiError: no gateway answers although `needed` is True, or the gateway rejects the connector.

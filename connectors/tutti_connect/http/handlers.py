@@ -120,15 +120,16 @@ class Service:
             else:
                 outcome = await self.producers.post_once(*named, records, sent)
         except Unavailable as error:
-            raise Problem(503, str(error), committed="no") from error  # sure, because the error after a send would be `Unknown`
+            # "no" is certain, because the error after a send would be `Unknown`
+            raise Problem(503, str(error), committed="no") from error
         if outcome.offset is not None:
-            self.reads.note_frontier(outcome.offset + records.count)  # so that later reads at this process see the records
+            self.reads.note_frontier(outcome.offset + records.count)  # makes later reads at this process include the records
         if not outcome.repeated:
             self.metrics.records.inc(records.count)
         return outcome
 
     async def _answer_when_sent(self, records: Records, named: tuple[str, int] | None, reservation: BodyReservation) -> Response:
-        """Answer a post with wait=false when its records are sent, or with the outcome if this is known earlier."""
+        """Answer a post with wait=false as soon as its records are sent, or with its outcome if that is known before."""
         name = self.receipts.open()
         sent: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
@@ -301,7 +302,7 @@ def _form(accept: str) -> record_pages.Form:
     """Return the format of a page.
 
     Raises:
-        Problem: 406: the header Accept names no supported format.
+        Problem: 406: the header Accept contains no supported format.
     """
     accepted = [one.partition(";")[0].strip().lower() for one in accept.split(",")]
     if ARROW in accepted:

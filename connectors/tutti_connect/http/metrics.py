@@ -18,7 +18,7 @@ class Metrics:
     """Metrics of one process: counts posts and answers as they occur, and reads all other values at each scrape.
 
     Attributes:
-        turned_away: reason -> number of rejected connections, counted by `tutti.runtime.http_server`.
+        turned_away: number of rejected connections by reason, which `tutti.runtime.http_server` counts.
     """
 
     def __init__(self, service: Service) -> None:

@@ -49,7 +49,7 @@ class Protocol(BoundedProtocol):
         """Handle parsed events."""
         super().handle_events()
         if not self.answered:
-            self.disarm()  # the head is complete; the body and the answer have their own time limits
+            self.disarm()  # the head is complete, so its time limit ends; body and answer have other time limits
 
     def pause_writing(self) -> None:
         """Start the time limit for a peer that does not read, because the send buffer is full."""
@@ -149,7 +149,7 @@ def _listen(config: Http) -> socket.socket:
     host, port = config.address
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
-        # Name the protocol, because asyncio sets TCP_NODELAY only then; without TCP_NODELAY each answer takes 40 ms longer.
+        # Pass the protocol: otherwise asyncio does not set TCP_NODELAY, and each answer takes 40 ms longer.
         listener = socket.socket(family, kind, protocol)
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind(address)

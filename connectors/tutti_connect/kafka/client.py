@@ -44,7 +44,7 @@ def client_settings(
     """Merge the settings for Kafka's client: the user's settings replace defaults, but must not contain a fixed setting.
 
     Raises:
-        ConfigError: the user has set a fixed setting.
+        ConfigError: the user has set a setting that the connector fixes.
     """
     own = {**fixed, "bootstrap.servers": servers}
     for name in given.keys() & own.keys():
@@ -74,9 +74,12 @@ def converted_error(error: KafkaException, where: str, since: float | None = Non
 
 
 def with_cause(kafka_error: KafkaError, since: float) -> str:
-    """Return the text of an error; for a local error such as a timeout, add the logged cause of the connection failure."""
-    cause = CONNECTION_FAILURES.failure_since(since) if kafka_error.code() < 0 else ""
-    return f"{kafka_error.str()}: {cause}" if cause else kafka_error.str()
+    """Return the text of an error; for a local error such as a timeout, the logged cause of the connection failure."""
+    if kafka_error.code() >= 0:  # a broker has answered
+        return kafka_error.str()
+    if cause := CONNECTION_FAILURES.failure_since(since):
+        return f"no answer: {cause}; check that the brokers run, and that kafka.servers and kafka.settings fit them"
+    return f"no answer in time ({kafka_error.str()})" if kafka_error.code() == KafkaError._TIMED_OUT else kafka_error.str()
 
 
 @contextmanager
@@ -84,10 +87,10 @@ def converted_errors(admin: Any, where: str) -> Iterator[None]:
     """Convert errors of requests to Kafka in the block.
 
     Raises:
-        Unavailable: Kafka does not answer; the message names the cause.
+        Unavailable: Kafka does not answer; the message has the cause.
         ConfigError: a retry cannot help, for example because a topic does not exist.
     """
-    admin.poll(0)  # a poll writes the client's queued log lines, so that old failures do not count as the cause
+    admin.poll(0)  # writes the client's queued log lines now, so that an old failure does not count as the cause of a new one
     started = time.monotonic()
     try:
         yield
@@ -122,8 +125,16 @@ def ignore_error(_error: KafkaError) -> None:
 
 
 class ConnectionFailureFilter(logging.Filter):
-    """Log filter that passes all lines of Kafka's client, and keeps the last connection failure."""
+    """Log filter that passes all lines of Kafka's client, and keeps the last connection failure, in plain words."""
 
+    #: Parts of the client's lines, and their plain words. A line begins with the address and the number of a broker.
+    _PLAIN = (
+        (re.compile(r"^(\S+)/(?:bootstrap|\d+): "), r"\1: "),
+        (re.compile(r" \(after \d+ms in state .*\)$"), ""),
+        (re.compile(r"Connect to ipv[46]#\S+ failed: "), ""),
+        (re.compile(r"Failed to resolve '\S*': "), "cannot resolve the host name: "),
+        (re.compile(r"Receive failed: Invalid response size .*"), "the port does not speak Kafka's protocol, or needs TLS"),
+    )
     _FAILED = re.compile(r"FAIL \[.*?\] (?:\[thrd:.*?\]: )?(.*)", re.DOTALL)
 
     def __init__(self) -> None:
@@ -134,7 +145,10 @@ class ConnectionFailureFilter(logging.Filter):
     def filter(self, record: logging.LogRecord) -> bool:
         """Store the line's text if it reports a connection failure; always return True, which passes the line."""
         if found := self._FAILED.match(record.getMessage()):
-            self._last = time.monotonic(), found[1]
+            text = found[1]
+            for part, plain in self._PLAIN:
+                text = part.sub(plain, text)
+            self._last = time.monotonic(), text
         return True
 
     def failure_since(self, since: float) -> str:

@@ -12,14 +12,19 @@ from tutti.errors import ConfigError
 
 @click.command("kafka-in")
 @click.option(
-    "--config", "path", required=True, metavar="FILE", help="The connector's TOML file; see conf/connectors/kafka-in.toml."
+    "--config",
+    "path",
+    required=True,
+    metavar="FILE",
+    help="The connector's TOML file; `tutti config init --kind kafka-in` writes one.",
 )
 def kafka_in(path: str) -> int:
-    """Copy topics of Kafka to the log, each record once, in the order of each partition.
+    """Copy topics of Kafka to the log, each record once.
 
-    Several instances with one configuration share the partitions. One line of JSON on standard output reports the connector as
-    ready; logs go to standard error. After SIGTERM or Ctrl-C, the connector delivers the messages that it has received, and ends.
-    Exit codes: 2 for a wrong configuration, 3 if Kafka or the gateways do not answer at the start.
+    The records of a partition keep their order. Several instances with one configuration share the partitions. One line of JSON on
+    standard output reports the connector as ready; logs go to standard error. After SIGTERM or Ctrl-C, the connector delivers the
+    messages that it has received, and ends. Exit codes: 2 for a wrong configuration, 3 if Kafka or the gateways do not answer at
+    the start.
     """
     from tutti.runtime.worker_command import run
     from tutti_connect.kafka.config import load_source_config
@@ -39,15 +44,19 @@ def kafka_in(path: str) -> int:
 
 @click.command("kafka-out")
 @click.option(
-    "--config", "path", required=True, metavar="FILE", help="The connector's TOML file; see conf/connectors/kafka-out.toml."
+    "--config",
+    "path",
+    required=True,
+    metavar="FILE",
+    help="The connector's TOML file; `tutti config init --kind kafka-out` writes one.",
 )
 def kafka_out(path: str) -> int:
-    """Copy the log, or some of its topics, to Kafka, each record once, in the log's order.
+    """Copy the log, or some topics, to Kafka, each record once.
 
-    The connector writes transactions that also contain its position. Only one instance of a name runs: a second instance takes
-    over, and the first ends with exit code 1. One line of JSON on standard output reports the connector as ready; logs go to
-    standard error. After SIGTERM or Ctrl-C, the connector commits the records that it has read, and ends. Exit codes: 2 for a wrong
-    configuration, 3 if Kafka or the gateways do not answer at the start.
+    The records keep the log's order. The connector writes transactions that also contain its position. Only one instance of a name
+    runs: a second instance takes over, and the first ends with exit code 1. One line of JSON on standard output reports the
+    connector as ready; logs go to standard error. After SIGTERM or Ctrl-C, the connector commits the records that it has read, and
+    ends. Exit codes: 2 for a wrong configuration, 3 if Kafka or the gateways do not answer at the start.
     """
     from tutti.runtime.worker_command import run
     from tutti_connect.kafka.config import load_sink_config
@@ -66,7 +75,7 @@ def kafka_out(path: str) -> int:
 
 @contextmanager
 def _client() -> Iterator[None]:
-    """Convert a failed import of Kafka's client to an error that names the package to install."""
+    """Within this context, convert a failed import of Kafka's client to an error with the package to install."""
     try:
         yield
     except ImportError as error:

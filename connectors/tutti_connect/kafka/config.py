@@ -9,6 +9,7 @@ from msgspec import Meta, Struct, field
 from tutti.data.names import is_name
 from tutti.errors import ConfigError
 from tutti.toml.loader import load_struct
+from tutti.toml.units import Milliseconds, Size
 from tutti_connect.config import check_connector_name, check_gateways, check_topic, example
 from tutti_connect.kafka import limits
 
@@ -62,7 +63,7 @@ def load_source_config(path: str) -> SourceConfig:
     """Load the configuration of kafka-in.
 
     Raises:
-        ConfigError: the file is unreadable or wrong; the message names the key, the problem and the remedy.
+        ConfigError: the file is unreadable or wrong; the message has the key, the problem and the remedy.
     """
     config = load_struct(path, SourceConfig)
     check_connector_name(path, config.name)
@@ -78,7 +79,7 @@ def load_source_config(path: str) -> SourceConfig:
 
 
 class Transaction(Struct, frozen=True):
-    """Table [transaction]: size of a transaction. Larger transactions raise the throughput; smaller ones lower the latency.
+    """Table [transaction]: size of a transaction. Larger transactions give more throughput, smaller transactions less latency.
 
     Attributes:
         records, bytes: size at which the connector commits a transaction.
@@ -86,8 +87,8 @@ class Transaction(Struct, frozen=True):
     """
 
     records: Annotated[int, Meta(ge=1, le=limits.TRANSACTION_RECORDS_MAX)] = limits.TRANSACTION_RECORDS
-    bytes: Annotated[int, Meta(ge=1, le=limits.TRANSACTION_BYTES_MAX)] = limits.TRANSACTION_BYTES
-    wait_ms: Annotated[int, Meta(ge=0, le=limits.TRANSACTION_MS_MAX)] = limits.TRANSACTION_MS
+    bytes: Annotated[Size, Meta(ge=1, le=limits.TRANSACTION_BYTES_MAX)] = limits.TRANSACTION_BYTES
+    wait_ms: Annotated[Milliseconds, Meta(ge=0, le=limits.TRANSACTION_MS_MAX)] = limits.TRANSACTION_MS
 
 
 class Target(Struct, frozen=True):
@@ -152,7 +153,7 @@ def load_sink_config(path: str) -> SinkConfig:
     """Load the configuration of kafka-out.
 
     Raises:
-        ConfigError: the file is unreadable or wrong; the message names the key, the problem and the remedy.
+        ConfigError: the file is unreadable or wrong; the message has the key, the problem and the remedy.
     """
     config = load_struct(path, SinkConfig)
     check_connector_name(path, config.name)
@@ -175,8 +176,8 @@ def load_sink_config(path: str) -> SinkConfig:
         target = kafka.topic or kafka.names.get(topic, topic)
         if target in INTERNAL_TOPICS or target == config.position_topic:
             raise ConfigError(
-                f"{path}: topics has {topic!r}, whose records would go to Kafka's topic {target!r}, which accepts no records: "
-                f"remove it, or map it to another topic (kafka.names)"
+                f"{path}: records of topic {topic!r} (topics) would go to Kafka's topic {target!r}, which accepts no records: "
+                f"remove {topic!r}, or map it to another topic (kafka.names)"
             )
     return config
 
@@ -185,8 +186,8 @@ def _check_target(path: str, key: str, name: str) -> None:
     """Reject a topic of Kafka that the connector cannot write to.
 
     Raises:
-        ConfigError: names `path`, the problem and the remedy.
+        ConfigError: the name is invalid or reserved for Kafka; the message has `path` and the remedy.
     """
     check_topic(path, key, name)
     if name in INTERNAL_TOPICS:
-        raise ConfigError(f"{path}: {key} is {name!r}, a topic reserved for Kafka: choose another one")
+        raise ConfigError(f"{path}: {key} is {name!r}, a topic reserved for Kafka: choose another topic")

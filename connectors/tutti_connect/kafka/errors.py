@@ -10,7 +10,7 @@ class RetryTransaction(Unavailable):
 
 
 class RecordRejected(TuttiError):
-    """Kafka rejects an unknown record of the transaction, and has aborted the whole transaction: halve it to find the record."""
+    """Kafka has aborted the transaction because of one record, without identifying it: halve the transaction to find the record."""
 
 
 class TopicRejected(RecordRejected):

@@ -34,8 +34,8 @@ class CommittedLog:
         frontier = wait_for_log(self._reads, limits.KAFKA_S)
         if frontier.stale:
             raise Unavailable(
-                f"{self._url}: the log is committed up to {frontier.offset} at gateways without a connection to a majority of "
-                "their group: other gateways may have more"
+                f"{self._url}: the gateways that answer have no connection to a majority of their group. They have the log up to "
+                f"offset {frontier.offset}, and other gateways may have more"
             )
         return frontier.log, frontier.start, frontier.offset
 

@@ -21,7 +21,7 @@ class SourceMetrics(Collector):
     """Metrics collector of kafka-in."""
 
     def __init__(self, connector: SourceConnector) -> None:
-        """Read the connector's counters from another thread."""
+        """Create the collector of `connector`, whose counters each scrape reads in another thread."""
         self._connector = connector
 
     def collect(self) -> Iterator[Metric]:
@@ -52,7 +52,7 @@ class SinkMetrics(Collector):
     """Metrics collector of kafka-out."""
 
     def __init__(self, connector: SinkConnector) -> None:
-        """Read the connector's counters from another thread."""
+        """Create the collector of `connector`, whose counters each scrape reads in another thread."""
         self._connector = connector
 
     def collect(self) -> Iterator[Metric]:

@@ -54,7 +54,7 @@ class MessageConverter:
     """Converts messages to records: maps their frames to topic, key and value, and rejects messages of rejected topics."""
 
     def __init__(self, frames: Sequence[Role], topic: str) -> None:
-        """Take the role of each frame of a message, and the topic for all records if no frame has the role "topic"."""
+        """Convert messages whose frames have these roles; `topic` is used if no frame has the role "topic"."""
         self._frames = tuple(frames)
         self._count = len(frames)
         self._topic_at, self._key_at, self._value_at = (

@@ -12,7 +12,11 @@ from tutti.errors import ConfigError
 
 @click.command("zeromq-in")
 @click.option(
-    "--config", "path", required=True, metavar="FILE", help="The connector's TOML file; see conf/connectors/zeromq-in.toml."
+    "--config",
+    "path",
+    required=True,
+    metavar="FILE",
+    help="The connector's TOML file; `tutti config init --kind zeromq-in` writes one.",
 )
 def zeromq_in(path: str) -> int:
     """Copy messages from ZeroMQ PUSH or PUB sockets to the log.
@@ -36,10 +40,14 @@ def zeromq_in(path: str) -> int:
 
 @click.command("zeromq-out")
 @click.option(
-    "--config", "path", required=True, metavar="FILE", help="The connector's TOML file; see conf/connectors/zeromq-out.toml."
+    "--config",
+    "path",
+    required=True,
+    metavar="FILE",
+    help="The connector's TOML file; `tutti config init --kind zeromq-out` writes one.",
 )
 def zeromq_out(path: str) -> int:
-    """Publish the log's records to ZeroMQ subscribers, in total order.
+    """Publish records to ZeroMQ subscribers, in total order.
 
     One line of JSON on standard output reports the connector as ready, with its bound addresses; logs go to standard error. After
     SIGTERM or Ctrl-C, the connector commits its offset to the log, and ends. Exit codes: 2 for a wrong configuration, 3 if no
@@ -60,7 +68,7 @@ def zeromq_out(path: str) -> int:
 
 @contextmanager
 def _library() -> Iterator[None]:
-    """Convert a failed import of ZeroMQ's library in the block to an error that names the package to install."""
+    """Within this context, convert a failed import of ZeroMQ's library to an error with the package to install."""
     try:
         yield
     except ImportError as error:

@@ -120,7 +120,7 @@ def load_source_config(path: str) -> SourceConfig:
     """Load the configuration of zeromq-in.
 
     Raises:
-        ConfigError: the file is unreadable or wrong; the message names the key, the problem and the remedy.
+        ConfigError: the file is unreadable or wrong; the message has the key, the problem and the remedy.
     """
     config = load_struct(path, SourceConfig)
     check_connector_name(path, config.name)
@@ -128,16 +128,16 @@ def load_source_config(path: str) -> SourceConfig:
     frames = config.zeromq.frames
     _check_endpoints(path, config.zeromq.bind, config.zeromq.connect, config.curve, insecure=config.insecure)
     if config.zeromq.subscribe and config.zeromq.socket != "sub":
-        raise ConfigError(f'{path}: zeromq.subscribe is set, but zeromq.socket is "{config.zeromq.socket}": remove it')
+        raise ConfigError(f'{path}: zeromq.subscribe is set, but zeromq.socket is "{config.zeromq.socket}": remove subscribe')
     for role in ("topic", "key", "value"):
         if frames.count(role) > 1:
             raise ConfigError(f'{path}: zeromq.frames has "{role}" twice: keep one')
     if "value" not in frames:
-        raise ConfigError(f'{path}: zeromq.frames has no "value": name the frame that is the value of a record')
+        raise ConfigError(f'{path}: zeromq.frames has no "value": add it at the place of the frame that is the value of a record')
     if "topic" not in frames:
         check_topic(path, "topic", config.topic)
     elif config.topic:
-        raise ConfigError(f'{path}: topic is {config.topic!r} and zeromq.frames has "topic": remove one of them')
+        raise ConfigError(f'{path}: topic is set to {config.topic!r}, and zeromq.frames has "topic", too: remove one of them')
     return config
 
 
@@ -145,7 +145,7 @@ def load_sink_config(path: str) -> SinkConfig:
     """Load the configuration of zeromq-out.
 
     Raises:
-        ConfigError: the file is unreadable or wrong; the message names the key, the problem and the remedy.
+        ConfigError: the file is unreadable or wrong; the message has the key, the problem and the remedy.
     """
     config = load_struct(path, SinkConfig)
     check_connector_name(path, config.name)
@@ -153,7 +153,7 @@ def load_sink_config(path: str) -> SinkConfig:
     for topic in config.topics:
         check_topic(path, "topics", topic)
         if config.topics.count(topic) > 1:
-            raise ConfigError(f"{path}: topics has {topic!r} twice: name it once")
+            raise ConfigError(f"{path}: topics has {topic!r} twice: keep one")
     _check_endpoints(path, config.zeromq.bind, config.zeromq.connect, config.curve, insecure=config.insecure)
     return config
 
@@ -171,7 +171,7 @@ def _check_endpoints(path: str, bind: list[str], connect: list[str], curve: Curv
         if opened is not None and not insecure:
             raise ConfigError(
                 f"{path}: zeromq.bind: other hosts can reach {opened}, and without [curve] any of them may send or read: "
-                "add keys, bind to 127.0.0.1, or set insecure = true at the top of the file"
+                "add [curve], or bind to 127.0.0.1, or set insecure = true at the top of the file"
             )
         return
     if not curve.certificate:

@@ -39,14 +39,14 @@ class RunProgress(JsonProgress, frozen=True):
 
 
 class _InFlight(NamedTuple):
-    """Buffered records, and `end`, the number of records that this run has received up to the last of them."""
+    """Buffered records. `end` is the number of records that this run had received up to the last of these."""
 
     part: TopicBatch
     end: int
 
 
 class Flow:
-    """Flow through a buffer in memory. One thread calls the methods; an I/O thread of the producer calls `on_delivery`.
+    """Flow through a buffer in memory. An I/O thread of the producer calls `on_delivery`; one other thread calls all other methods.
 
     Attributes:
         records: number of records that this instance has committed.
@@ -57,7 +57,7 @@ class Flow:
         """Prepare without connecting."""
         self._config = config
         self._on_rejected_topic = on_rejected_topic
-        # topic -> reason, for topics whose uncommitted records go to quarantine once a new producer knows which ones these are
+        # rejected topic -> reason; its uncommitted records go to quarantine when a new producer has found which these are
         self._rejected_topics: dict[str, str] = {}
         self._removed = 0  # number of records that left the buffer to quarantine
         self._run = secrets.token_hex(8)
@@ -106,7 +106,7 @@ class Flow:
             self._buffer_bytes += part.size
 
     def run_once(self, now: float) -> None:
-        """Process outcomes, open a producer if there is none, and pass it buffered records until its own buffer is full.
+        """Process outcomes, open a producer if there is none, and pass it buffered records until the producer's buffer is full.
 
         Raises:
             TuttiError: the flow has failed, and a retry cannot help.
@@ -127,7 +127,8 @@ class Flow:
         self._outcome_event.wait(seconds)
 
     def close(self, seconds: float) -> int:
-        """Deliver the buffered records within `seconds`, counted from this call; return the number that may not be committed.
+        """Deliver the buffered records within `seconds`, counted from this call; return the number of records that might not be
+        committed.
 
         Raises:
             TuttiError: the flow has failed, and a retry cannot help.
@@ -210,13 +211,13 @@ class Flow:
             except BufferFull:
                 return
             if receipt.done() and receipt.error is not None:
-                raise receipt.error  # send no later frame: its progress would also count the records of this frame
+                raise receipt.error  # a later frame must not be sent: its progress would count the records of this frame, too
             self._sent += 1
 
     def _fail(self, error: TuttiError, now: float) -> None:
         self.failures += 1
         if isinstance(error, Refused) and error.topic and not self._config.topic:
-            # A rejected topic must not block the others, because any peer can name a topic.
+            # A rejected topic must not block the others, because any peer can send messages of any topic.
             self._rejected_topics[error.topic] = str(error)
             self._retry_at = now
         else:

@@ -25,7 +25,7 @@ class InMetrics(Collector):
     """Metrics collector of zeromq-in."""
 
     def __init__(self, connector: SourceConnector) -> None:
-        """Read the connector's counters from another thread."""
+        """Create the collector of `connector`, whose counters each scrape reads in another thread."""
         self._connector = connector
 
     def collect(self) -> Iterator[Metric]:
@@ -50,7 +50,7 @@ class OutMetrics(Collector):
     """Metrics collector of zeromq-out."""
 
     def __init__(self, publisher: Publisher) -> None:
-        """Read the publisher's counters from another thread."""
+        """Create the collector of `publisher`, whose counters each scrape reads in another thread."""
         self._publisher = publisher
 
     def collect(self) -> Iterator[Metric]:

@@ -43,7 +43,7 @@ class Publisher:
         self.records = self.failures = self.position = 0
         self.subscriptions = 0
         self.ready_fields: dict[str, object] = {}
-        self._since = 0  # the topics of all records from this offset on are in `_previous`
+        self._since = 0  # `_previous` has the topic of every record from this offset on
         self._previous: dict[str, int] = {}
         self._saved = -1
         self._save_at = 0.0
@@ -133,7 +133,7 @@ class Publisher:
         return reader
 
     def _reader_after_loss(self, error: OffsetOutOfRange) -> Reader:
-        """Open a reader after the deleted records, if the configuration allows it."""
+        """Open a reader that continues after the deleted records; raise the error again if `lost` is "fail"."""
         if self.config.lost == "fail":
             raise OffsetOutOfRange(
                 f'{error}. To publish the remaining records, set lost = "skip" at the top of the file'
@@ -182,7 +182,7 @@ class Publisher:
             fields: dict[str, Any] = {"offset": offset, "timestamp": _time(stamp)}
             previous = self._previous.get(topic)
             if previous is None:
-                fields["since"] = self._since  # from this offset to the current record, the topic has no other record
+                fields["since"] = self._since  # the topic has no other record between this offset and the current record
             else:
                 fields["previous"] = previous
             null = [name for name, data in (("key", key), ("value", value)) if data is None]
@@ -196,7 +196,7 @@ class Publisher:
     def _record_offset(self, topic: str, offset: int) -> None:
         """Record the last offset of a topic; drop the topic with the lowest last offset if there are too many."""
         self._previous.pop(topic, None)
-        self._previous[topic] = offset  # insert again, so that the dict stays in the order of the offsets
+        self._previous[topic] = offset  # inserted again at the end, so that the dict stays sorted by offset
         if len(self._previous) > limits.PREVIOUS_MAX:
             self._since = 1 + self._previous.pop(next(iter(self._previous)))
 
@@ -221,7 +221,7 @@ def _time(stamp: datetime) -> str:
 
 
 def _text(data: bytes | None) -> str | dict[str, str | None] | None:
-    """Return UTF-8 bytes as text, and other bytes as `{"base64": ...}`, which a subscriber can tell from text."""
+    """Return UTF-8 bytes as text, and other bytes as `{"base64": ...}`, so that a subscriber can distinguish the two."""
     try:
         return None if data is None else data.decode()
     except UnicodeDecodeError:

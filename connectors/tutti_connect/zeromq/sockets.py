@@ -62,7 +62,7 @@ def open_socket(
 
 
 def _bound_address(socket: Socket) -> str:
-    """Return the address of the last bind, with an IPv4 address in its usual form instead of [::ffff:A.B.C.D]."""
+    """Return the address to which the socket was last bound, with an IPv4 address as A.B.C.D and not as [::ffff:A.B.C.D]."""
     endpoint: Any = socket.get(zmq.LAST_ENDPOINT)
     return _MAPPED.sub(r"\1", endpoint.rstrip(b"\0").decode())
 
@@ -72,7 +72,7 @@ def _attach(attach: Callable[[str], object], endpoint: str, key: str) -> None:
         attach(endpoint)
     except zmq.ZMQError as error:
         reason = zmq.strerror(error.errno or 0).lower()
-        raise ConfigError(f"zeromq.{key}: {endpoint} cannot be used ({reason}): choose another one") from error
+        raise ConfigError(f"zeromq.{key}: {endpoint} cannot be used ({reason}): choose another endpoint") from error
 
 
 def _require_keys(socket: Socket, curve: Curve, stack: contextlib.ExitStack) -> None:

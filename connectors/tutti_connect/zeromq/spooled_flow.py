@@ -41,7 +41,8 @@ class SpooledFlow:
         """Prepare without opening the spool."""
         self._config = config
         self._on_rejected_topic = on_rejected_topic
-        self._known_topics: set[str] = set()  # topics with a delivery callback, which the log has not rejected
+        # topics whose first records were sent with a delivery callback, and that are not rejected
+        self._known_topics: set[str] = set()
         self._outcomes: collections.deque[tuple[str, TuttiError | None]] = collections.deque()
         self._buffer: collections.deque[TopicBatch] = collections.deque()
         self._producer: Producer | None = None
@@ -102,7 +103,7 @@ class SpooledFlow:
 
     def add(self, parts: list[TopicBatch]) -> None:
         """Add records to the buffer."""
-        # Extend the buffer before the count: `records` takes a counted record that is not in the buffer for committed.
+        # Extend the buffer first: a received record that is neither in the buffer nor in the producer counts as committed.
         self._buffer.extend(parts)
         self._received += sum(part.records.num_rows for part in parts)
 
@@ -121,7 +122,7 @@ class SpooledFlow:
             except BufferFull:
                 return
             if self._last.done() and isinstance(self._last.error, TooLarge):
-                raise self._last.error  # a defect, because all parts are small enough for a frame
+                raise self._last.error  # a defect of the connector, which makes every part small enough for a frame
             self._known_topics.add(part.topic)
             self._buffer.popleft()
 

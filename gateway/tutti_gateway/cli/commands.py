@@ -11,43 +11,59 @@ import click
 from tutti.errors import TuttiError, UsageError
 from tutti_gateway.cli.lazy_group import CommandPath, LazyGroup
 
-#: Commands by name, with the summaries that `tutti --help` lists. A module is imported only when its command runs.
-COMMANDS = {
-    "demo": CommandPath("tutti_gateway.cli.demo.command:demo", "Run a Spark job on real input, with failures, and check it."),
-    "dev": CommandPath("tutti_gateway.cli.group.dev:dev", "Run gateways g1..gN on this machine, for trials and tests."),
-    "serve": CommandPath("tutti_gateway.cli.group.serve:serve", "Run one gateway."),
-    "produce": CommandPath(
-        "tutti_gateway.cli.records.produce:produce", "Send a file or standard input to a topic, record by record."
-    ),
-    "tail": CommandPath("tutti_gateway.cli.records.tail:tail", "Print committed records, one on each line."),
-    "status": CommandPath("tutti_gateway.cli.group.status:status", "Show the state, view, frontier and lag of a gateway."),
-    "members": CommandPath("tutti_gateway.cli.group.members:members", "List, add, remove or replace gateways of the group."),
-    "leave": CommandPath("tutti_gateway.cli.group.members:leave", "Stop a gateway in an orderly way."),
-    "roster": CommandPath("tutti_gateway.cli.group.roster:roster", "Replace the roster after the permanent loss of a majority."),
-    "topics": CommandPath(
-        "tutti_gateway.cli.group.status:topics", "List topics with records, bytes, first and last offset and time."
-    ),
-    "offsets": CommandPath("tutti_gateway.cli.group.status:offsets", "Show the offset of the first record at or after a time."),
-    "queries": CommandPath(
-        "tutti_gateway.cli.group.queries:queries", "List Spark queries and named readers with position and lag."
-    ),
-    "producers": CommandPath("tutti_gateway.cli.records.producers:producers", "List producers, fence one, or delete its state."),
-    "spool": CommandPath("tutti_gateway.cli.records.spool:spool", "Show and check the contents of a producer's spool."),
-    "log": CommandPath("tutti_gateway.cli.log.log:log", "Verify, inspect, hash or repair a log, or rerun a recording."),
-    "replay": CommandPath("tutti_gateway.cli.records.replay:replay", "Write a range of committed records to a file."),
-    "archive": CommandPath("tutti_gateway.cli.log.archive:archive", "Copy the log to Parquet files, or list or verify an archive."),
-    "backfill": CommandPath(
-        "tutti_spark.backfill.command:backfill", "Copy a range of the log into a table, each record exactly once."
-    ),
-    "connect": CommandPath("tutti_connect.command:connect", "Move records between the log and other systems."),
-    "trace": CommandPath("tutti_gateway.cli.group.trace:trace", "Follow one record through the logs of all gateways."),
-    "keys": CommandPath("tutti_gateway.cli.security.keys:keys", "Create and show the keys that gateways use for authentication."),
-    "tokens": CommandPath("tutti_gateway.cli.security.tokens:tokens", "Create, list and remove the tokens of clients."),
-    "config": CommandPath("tutti_gateway.cli.config:config", "Check a configuration file."),
-    "doctor": CommandPath("tutti_gateway.cli.doctor.command:doctor", "Check that Tutti can run here; name a remedy per problem."),
-    "bench": CommandPath("tutti_gateway.cli.bench:bench", "Run a benchmark that needs no Spark."),
-    "completion": CommandPath("tutti_gateway.cli.completion:completion", "Print a script for completion in a shell."),
+#: Commands by name, with the summaries that `tutti --help` lists, in sections. A module is imported only when its command runs.
+SECTIONS = {
+    "Start here": {
+        "dev": CommandPath("tutti_gateway.cli.group.dev:dev", "Run gateways g1..gN on this machine, for trials and tests."),
+        "demo": CommandPath("tutti_gateway.cli.demo.command:demo", "Run a Spark job on real input, with failures, and check it."),
+        "doctor": CommandPath("tutti_gateway.cli.doctor.command:doctor", "Check that Tutti can run on this machine."),
+        "config": CommandPath("tutti_gateway.cli.setup.config:config", "Write a configuration file to start from, or check one."),
+        "examples": CommandPath("tutti_gateway.cli.setup.examples:examples", "Write the example programs to a directory."),
+        "serve": CommandPath("tutti_gateway.cli.group.serve:serve", "Run one gateway."),
+    },
+    "Records": {
+        "produce": CommandPath(
+            "tutti_gateway.cli.records.produce:produce", "Send a file or standard input to a topic, record by record."
+        ),
+        "tail": CommandPath("tutti_gateway.cli.records.tail:tail", "Print committed records, one on each line."),
+        "topics": CommandPath("tutti_gateway.cli.group.topics:topics", "List, describe or create topics."),
+        "offsets": CommandPath("tutti_gateway.cli.group.status:offsets", "Show the offset of the first record at or after a time."),
+        "replay": CommandPath("tutti_gateway.cli.records.replay:replay", "Write a range of committed records to a file."),
+        "backfill": CommandPath("tutti_spark.backfill.command:backfill", "Copy a range of the log into a table, each record once."),
+    },
+    "The group": {
+        "status": CommandPath("tutti_gateway.cli.group.status:status", "Show the state, view, frontier and lag of a gateway."),
+        "members": CommandPath("tutti_gateway.cli.group.members:members", "List, add, remove or replace gateways of the group."),
+        "leave": CommandPath("tutti_gateway.cli.group.members:leave", "Stop a gateway in an orderly way."),
+        "roster": CommandPath("tutti_gateway.cli.group.roster:roster", "Replace the roster after the loss of a majority."),
+        "producers": CommandPath(
+            "tutti_gateway.cli.records.producers:producers", "List producers, fence one, or delete the state of producers."
+        ),
+        "queries": CommandPath(
+            "tutti_gateway.cli.group.queries:queries", "List Spark queries and named readers with position and lag."
+        ),
+        "trace": CommandPath("tutti_gateway.cli.group.trace:trace", "Follow one record through the logs of all gateways."),
+    },
+    "Logs and archives": {
+        "log": CommandPath("tutti_gateway.cli.log.log:log", "Verify, inspect, hash or repair a log, or rerun a recording."),
+        "archive": CommandPath(
+            "tutti_gateway.cli.log.archive:archive", "Copy the log to Parquet files, or list or verify an archive."
+        ),
+        "spool": CommandPath("tutti_gateway.cli.records.spool:spool", "Show and check the contents of a producer's spool."),
+    },
+    "Connect": {
+        "connect": CommandPath("tutti_connect.command:connect", "Move records between the log and other systems."),
+    },
+    "Security": {
+        "tokens": CommandPath("tutti_gateway.cli.security.tokens:tokens", "Create, list and remove the tokens of clients."),
+        "keys": CommandPath("tutti_gateway.cli.security.keys:keys", "Create and show the keys that authenticate gateways."),
+    },
+    "Help": {
+        "completion": CommandPath("tutti_gateway.cli.completion:completion", "Print a script for completion in a shell."),
+        "bench": CommandPath("tutti_gateway.cli.bench:bench", "Run a benchmark that needs no Spark."),
+    },
 }
+COMMANDS = {name: path for section in SECTIONS.values() for name, path in section.items()}
 
 #: Environment variable that a shell's completion script sets, so that `tutti` prints completions instead of running a command.
 COMPLETION_VARIABLE = "_TUTTI_COMPLETE"
@@ -80,12 +96,18 @@ EXTRAS = {
 }
 
 
-@click.group(cls=LazyGroup, paths=COMMANDS, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(cls=LazyGroup, sections=SECTIONS, paths=COMMANDS, context_settings={"help_option_names": ["-h", "--help"]})
 @click.option("--version", is_flag=True, is_eager=True, expose_value=False, callback=_print_version, help="Show the version.")
 def tutti() -> None:
     """Tutti: atomic multicast as the front door of Spark.
 
-    Exit codes: 0: success; 1: failed; 2: wrong use; 3: unavailable; 4: corruption found.
+    \b
+    Exit codes
+      0  success
+      1  failed
+      2  wrong use: an option, an argument or a configuration
+      3  unavailable: no gateway answered in time
+      4  corruption found
     """
 
 
@@ -110,7 +132,7 @@ def run(arguments: Sequence[str]) -> int:
     except click.ClickException as wrong_use:
         return _fail(_wrong_use_text(wrong_use), wrong_use.exit_code)
     except TuttiError as error:
-        return _fail(str(error), error.exit_code)
+        return _fail("; ".join([str(error), *getattr(error, "__notes__", ())]), error.exit_code)
     except click.Abort:
         raise KeyboardInterrupt from None
     except BrokenPipeError:
@@ -140,7 +162,19 @@ def _run(arguments: Sequence[str]) -> object:
         return shell_complete(tutti, {}, "tutti", COMPLETION_VARIABLE, instruction)
     _check_text(arguments)
     with tutti.make_context("tutti", list(arguments)) as context:
-        return tutti.invoke(context)
+        try:
+            return tutti.invoke(context)
+        except TuttiError as error:
+            _note_default_url(error, context)
+            raise
+
+
+def _note_default_url(error: TuttiError, context: click.Context) -> None:
+    """If the error names the default address, and the command used that address, add how to name another one."""
+    from tutti.common.gateway_url import DEFAULT_ADDRESS, DEFAULT_URL
+
+    if DEFAULT_URL in context.meta and DEFAULT_ADDRESS in str(error):
+        error.add_note(f"{DEFAULT_ADDRESS} is the default: start gateways with `tutti dev`, or name others with --url or TUTTI_URL")
 
 
 def _check_text(arguments: Sequence[str]) -> None:

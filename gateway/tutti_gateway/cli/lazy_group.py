@@ -20,10 +20,22 @@ class CommandPath(NamedTuple):
 
 
 class LazyGroup(click.Group):
-    """Command group that knows its commands only by import path, until one of them runs."""
+    """Command group that knows its commands only by import path, until one of them runs.
 
-    def __init__(self, *arguments: Any, paths: Mapping[str, CommandPath], **options: Any) -> None:
+    Args:
+        sections: titles of the command list, and the commands below each title.
+        paths: the commands of all sections, by name.
+    """
+
+    def __init__(
+        self,
+        *arguments: Any,
+        sections: Mapping[str, Mapping[str, CommandPath]],
+        paths: Mapping[str, CommandPath],
+        **options: Any,
+    ) -> None:
         super().__init__(*arguments, **options)
+        self.sections = sections
         self.paths = paths
 
     def list_commands(self, ctx: click.Context) -> list[str]:
@@ -52,6 +64,8 @@ class LazyGroup(click.Group):
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the command list from the summaries in `paths`, so that `tutti --help` imports no command."""
-        with formatter.section("Commands"):
-            formatter.write_dl([(name, path.summary) for name, path in self.paths.items()])
+        """Write the command list from the summaries in `sections`, so that `tutti --help` imports no command."""
+        width = max(map(len, self.paths))
+        for title, paths in self.sections.items():
+            with formatter.section(title):
+                formatter.write_dl([(name.ljust(width), path.summary) for name, path in paths.items()])

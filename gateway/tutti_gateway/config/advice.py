@@ -14,7 +14,8 @@ def advice(config: Config, *, begun: bool = False) -> list[Mistake]:
     """Return warnings about a valid configuration.
 
     Args:
-        begun: True if the gateway has a log. The log then determines the members, and `group.members` only gives peer addresses.
+        begun: True if the gateway has a log. In this case, the log determines the members, and `group.members` only gives addresses
+            of peers.
     """
     found: list[Mistake] = []
     count = len(config.group.members)
@@ -45,7 +46,7 @@ def advice(config: Config, *, begun: bool = False) -> list[Mistake]:
 
 
 def _keyless(config: Config) -> list[str]:
-    """Return the members that the public key file does not list; none if keys are not configured or the file is unreadable."""
+    """Return the members whose key is not in the public key file; none if keys are not configured or the file is unreadable."""
     if not (config.security.has_keys and config.security.public_keys):
         return []
     from tutti_gateway.transport.keys import read_public  # noqa: PLC0415 - a gateway without keys does not load PyNaCl

@@ -1,4 +1,4 @@
-"""Loads a `Config` from a TOML file. The struct types check each value; `Relations` checks rules between values."""
+"""Loads a `Config` from a TOML file. The struct types check single values, and `Relations` checks rules between values."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def load_config(path: str | Path) -> Config:
     """Return the configuration in a file.
 
     Raises:
-        ConfigError: the file is unreadable or invalid; the message explains the first mistake and counts the others.
+        ConfigError: the file is unreadable or invalid; the error text explains the first mistake and counts the others.
     """
     config, mistakes = check_config(path)
     if config is None:
@@ -31,7 +31,7 @@ def load_config(path: str | Path) -> Config:
 
 
 def check_config(path: str | Path) -> tuple[Config | None, list[Mistake]]:
-    """Return the configuration in a file, and its mistakes in line order. The configuration is None if there is a mistake."""
+    """Return the configuration in a file, and the file's mistakes in line order. With a mistake, the configuration is None."""
     text, mistakes = read_text(path)
     if text is None:
         return None, mistakes
@@ -44,7 +44,7 @@ def check_config(path: str | Path) -> tuple[Config | None, list[Mistake]]:
 
 
 def parse_config(text: str) -> tuple[Config | None, list[Mistake]]:
-    """Return the configuration in `text`, and its mistakes, like `check_config`, but do not read the files that it names."""
+    """Return the configuration in `text`, and its mistakes. The key, token and certificate files are not read."""
     tree, wrong = parse_tree(text)
     if wrong:
         return None, wrong
@@ -84,7 +84,7 @@ def _mistake_in_keys(config: Config, lines: dict[KeyPath, int]) -> Mistake | Non
 
 
 def _with_preset(tree: dict[str, Any]) -> dict[str, Any]:
-    """Return the TOML tree, with timers that the file does not set taken from the preset."""
+    """Return the TOML tree, with the timers of the preset added as far as the file does not set them."""
     timers, group = tree.get("timers", {}), tree.get("group")
     if not isinstance(timers, dict):
         return tree

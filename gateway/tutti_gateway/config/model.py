@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from ipaddress import IPv4Address
 from typing import Annotated, Literal
 
@@ -11,6 +10,7 @@ from msgspec import Meta, Struct
 from tutti import limits as common_limits
 from tutti.data.member_address import GROUP_PORT_DISTANCE, PORT_MAX, Address, MemberAddress, parse_host_port
 from tutti.errors import ConfigError, UsageError
+from tutti.toml.units import TIME_UNITS, Duration, Milliseconds, Size, parse_quantity
 from tutti_gateway.core import limits
 
 DEFAULT_PRESET: Literal["lan"] = "lan"
@@ -29,9 +29,9 @@ Port = Annotated[int, Meta(ge=1, le=PORT_MAX)]
 class Ports(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Separate ports. By default, gateways connect to each other on P+1; reads use P+2, and the admin pages use P+3."""
 
-    group: Annotated[Port | None, Meta(description="between gateways (ZMTP)")] = None
-    reads: Annotated[Port | None, Meta(description="reads (Arrow Flight)")] = None
-    admin: Annotated[Port | None, Meta(description="admin pages (HTTP)")] = None
+    group: Annotated[Port | None, Meta(description="port for the other gateways (ZMTP)")] = None
+    reads: Annotated[Port | None, Meta(description="port for reads (Arrow Flight)")] = None
+    admin: Annotated[Port | None, Meta(description="port for the admin pages (HTTP)")] = None
 
 
 class Group(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -52,20 +52,21 @@ class Group(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
             "the mesh for the rest)"
         ),
     ] = "mesh"
-    preset: Annotated[Literal["local", "lan", "wan"], Meta(description="timers for one machine, one building, several cities")] = (
-        DEFAULT_PRESET
-    )
+    preset: Annotated[
+        Literal["local", "lan", "wan"],
+        Meta(description="default timers: local (one machine), lan (one building) or wan (several cities)"),
+    ] = DEFAULT_PRESET
 
 
 class Timers(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Timers. A timer that is not set has the value of the preset."""
 
-    heartbeat_ms: Annotated[int, Meta(ge=10, le=10_000, description="time between heartbeats, ms")] = PRESETS[DEFAULT_PRESET][
-        "heartbeat_ms"
-    ]
-    tick_ms: Annotated[int, Meta(ge=10, le=3_600_000, description="time between ticks while records arrive, ms")] = PRESETS[
+    heartbeat_ms: Annotated[Milliseconds, Meta(ge=10, le=10_000, description="time between heartbeats, ms")] = PRESETS[
         DEFAULT_PRESET
-    ]["tick_ms"]
+    ]["heartbeat_ms"]
+    tick_ms: Annotated[Milliseconds, Meta(ge=10, le=3_600_000, description="time between ticks while records arrive, ms")] = (
+        PRESETS[DEFAULT_PRESET]["tick_ms"]
+    )
     atomic_heartbeats: Annotated[
         int, Meta(ge=2, le=1000, description="heartbeat intervals without a vote after which a member leaves the view")
     ] = PRESETS[DEFAULT_PRESET]["atomic_heartbeats"]
@@ -75,7 +76,7 @@ class Log(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The log on disk."""
 
     segment_bytes: Annotated[
-        int,
+        Size,
         Meta(ge=limits.SEGMENT_BYTES_MIN, le=2**31 - common_limits.MIB, description="size of a segment file, bytes"),
     ] = common_limits.SEGMENT_BYTES
     prepared_segments: Annotated[
@@ -89,7 +90,7 @@ class Log(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         ),
     ] = "timely"
     disk_low_bytes: Annotated[
-        int,
+        Size,
         Meta(
             ge=4 * common_limits.RESERVED_BYTES,
             le=2**50,
@@ -107,10 +108,10 @@ class Retention(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """
 
     bytes: Annotated[
-        int, Meta(ge=0, le=2**60, description="approximate total size of the segments, at least two segments, bytes; 0: no limit")
+        Size, Meta(ge=0, le=2**60, description="approximate total size of the segments, at least two segments, bytes; 0: no limit")
     ] = 0
     time: Annotated[
-        str,
+        Duration,
         Meta(
             description='age after which records are removed, such as "7d", "36h" or "90m"; default: no limit',
             examples=["7d"],
@@ -146,7 +147,7 @@ class Limits(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     )
     topics: Annotated[int, Meta(ge=1, le=limits.TOPICS_CONFIG_MAX, description="topics of the group")] = common_limits.TOPICS_MAX
     undecided_bytes: Annotated[
-        int,
+        Size,
         Meta(
             ge=limits.UNDECIDED_BYTES_CONFIG_MIN,
             le=limits.UNDECIDED_BYTES_CONFIG_MAX,
@@ -173,7 +174,7 @@ class Multicast(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         ),
     ] = 1
     datagram_bytes: Annotated[
-        int,
+        Size,
         Meta(
             ge=limits.MULTICAST_DATAGRAM_BYTES_MIN,
             le=limits.MULTICAST_DATAGRAM_BYTES_MAX,
@@ -181,7 +182,7 @@ class Multicast(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         ),
     ] = limits.MULTICAST_DATAGRAM_BYTES
     bytes_per_second: Annotated[
-        int,
+        Size,
         Meta(
             ge=common_limits.MIB,
             le=2**34,
@@ -334,23 +335,20 @@ def parse_address(text: str) -> Address:
         raise ConfigError(str(error)) from None
 
 
-_UNITS_US = {"m": 60_000_000, "h": 3_600_000_000, "d": 86_400_000_000}
 DURATION_DAYS_MAX = 36_500
+DURATION_REMEDY = f"write a whole number above 0 and a unit ({', '.join(TIME_UNITS)}), at most {DURATION_DAYS_MAX}d"
 
 
 def parse_duration(text: str) -> int:
     """Parse a duration such as 7d, 36h or 90m, and return it in microseconds.
 
     Raises:
-        ConfigError: `text` is not a number of days, hours or minutes, or the duration is 0 or above a hundred years.
+        ConfigError: `text` is not a whole number with a unit of time, or the duration is 0 or above a hundred years.
     """
-    found = re.fullmatch(r"([0-9]{1,9})([mhd])", text)
-    duration = int(found[1]) * _UNITS_US[found[2]] if found else 0
-    if not 0 < duration <= DURATION_DAYS_MAX * _UNITS_US["d"]:
-        raise ConfigError(
-            f"{text!r} is not a duration: write a whole number of days, hours or minutes above 0, such as 7d, 36h or 90m"
-        )
-    return duration
+    duration_ms = parse_quantity(text, TIME_UNITS) or 0
+    if not 0 < duration_ms <= DURATION_DAYS_MAX * TIME_UNITS["d"]:
+        raise ConfigError(f"{text!r} is not a duration: {DURATION_REMEDY}, such as 7d, 36h or 90m")
+    return duration_ms * 1000
 
 
 def is_multicast(host: str) -> bool:

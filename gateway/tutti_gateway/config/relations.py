@@ -21,7 +21,7 @@ from tutti.data.member_address import (
 from tutti.data.names import NAME_BYTES_MAX, check_name
 from tutti.errors import ConfigError, UsageError
 from tutti.toml.mistakes import KeyPath
-from tutti_gateway.config.model import Config, Limits, Retention, is_multicast, parse_duration
+from tutti_gateway.config.model import DURATION_REMEDY, Config, Limits, Retention, is_multicast, parse_duration
 from tutti_gateway.core import limits
 
 _HOST_PORT = f"write HOST:PORT with a port from 1 to {PORT_MAX}, such as 127.0.0.1:7400"
@@ -32,7 +32,7 @@ class MistakeCollector(Protocol):
     """Collects the mistakes that the checks of a configuration find."""
 
     def mistake(self, path: KeyPath, what: str, do: str) -> None:
-        """Record a mistake in the value at `path`. `what` says what is wrong, and `do` says how to correct it."""
+        """Record a mistake in the value at `path`. `what` describes the mistake, and `do` says how to correct it."""
 
     def good(self, *path: str) -> bool:
         """True if no mistake was found in the value at `path` or in a table that contains it."""
@@ -47,7 +47,7 @@ class Relations:
         self._config = config
 
     def check(self) -> None:
-        """Check every rule. A rule is skipped if a value that it uses already has a mistake."""
+        """Check every rule. A rule is skipped if one of the values in the rule already has a mistake."""
         config = self._config
         self._name(("name",), "gateway", config.name)
         self._name(("group", "name"), "group", config.group.name)
@@ -82,12 +82,8 @@ class Relations:
             try:
                 parse_duration(retention.time)
             except ConfigError:
-                what = f"is {retention.time!r}"
-                self._mistake(
-                    ("retention", "time"),
-                    what,
-                    'write a whole number of days, hours or minutes above 0: "7d", "36h", "90m"; leave it out to keep all',
-                )
+                do = f'{DURATION_REMEDY}, such as "7d"; leave it out to keep all'
+                self._mistake(("retention", "time"), f"is {retention.time!r}", do)
 
         if self._good("retention", "keep_for"):
             self._keep_for(retention)

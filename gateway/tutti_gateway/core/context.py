@@ -19,4 +19,4 @@ class Context(NamedTuple):
     outbox: Outbox
     window: Window
     identity: Identity
-    random: RandomSource  # seeded with the run's entropy, so that a replay draws the same numbers
+    random: RandomSource  # generator with the seed of the recorded run, so that a replay draws the same numbers

@@ -1,6 +1,6 @@
 """Generate docs/explanation/protocol.md from the tables of the core: `python -m tutti_gateway.core.diagrams`.
 
-A test fails if the page differs from the output of this module.
+A test fails if that file differs from the output of this module.
 """
 
 from __future__ import annotations
@@ -42,19 +42,20 @@ def page() -> str:
             "## A producer's entry at the end of the log (*order*)\n",
             state_diagram(LINE, LineState.OPENING),
             "## What a gateway does with a batch that a client submits (*order*)\n",
-            "The gateway's decided log determines the action. A column is a relation of the batch to its producer's state in the "
-            "log.\n",
+            "The gateway's decided log determines the action. Each column is a relation of the batch to its producer's entry in "
+            "that log.\n",
             decision_table({("closed by an abort" if closed else "open", how): what for (closed, how), what in ADMISSION.items()}),
             "## What the coordinator does with a batch that is forwarded to it (*order*)\n",
             "The end of the coordinator's log determines the action, undecided frames included. *The log answers* means that the "
             "origin answers its client when the reason is decided in the origin's own log.\n",
             decision_table({(state.value, how): what for (state, how), what in VERDICT.items()}),
             "## The stages of a position (*atomic*)\n",
-            "A member stores the last position that has reached each stage. It never passes the position of the stage before.\n",
+            "A member stores the last position that has reached each stage. No stage passes the position of the stage before it.\n",
             stages(),
             "## The attempts of a lane (*unordered*)\n",
-            "A new attempt begins only when the end of the previous one is durable. That end is the origin's NO to all frames "
-            "that it has not written.\n",
+            "A new attempt begins only when the end of the previous attempt is durable. The end of an attempt is the origin's NO "
+            "to all frames that the origin has not written. A new attempt is due when the members change, when one of them votes "
+            "NO, or when all frames of a resumed attempt are decided.\n",
             state_diagram(phases.ATTEMPT, phases.Phase.NONE),
             "## Events, actions and messages\n",
             catalogue("Events", "gateway/tutti_gateway/core/protocol/events.py", get_args(Event)),

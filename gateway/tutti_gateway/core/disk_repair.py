@@ -1,9 +1,9 @@
-"""Repair of decided frames that the disk lost: they are fetched from another gateway in the background (protocol/flush, F25).
+"""Repair of decided frames that the disk lost, with frames that other gateways send in the background (protocol/flush, F25).
 
 The disk reports one lost range at a time, and reports again after each write. Only the disk can check whether the fetched frames
 continue the chain on the disk. This module asks one gateway after another, and limits the wait for each answer. A decided frame is
-equal at all gateways, so each gateway that has the frame can be the source. The ordered log and each lane have their own
-`RangeRepair`.
+equal at all gateways, so each gateway that has the frame can be the source. There is one `RangeRepair` for the ordered log, and one
+for each lane.
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ class Distances(Protocol):
 
 
 class RangeRepair:
-    """Requests the lost frames from the nearest gateway that has them, and after a failure from the next one.
+    """Requests lost frames from the nearest gateway that has them, and after a failure from the next nearest one.
 
     Only one request is open at a time.
 
     Args:
         sources: returns the live gateways that have reported a position as decided.
         request: requests the frames from a first to a last position from one gateway.
-        write: writes frames where the disk lost them.
+        write: writes fetched frames at the positions that the disk lost.
 
     Attributes:
-        first, last: the lost range; both are 0 if nothing is lost.
+        first, last: first and last position of the range that the disk lost; both are 0 if nothing is lost.
     """
 
     __slots__ = (
@@ -68,14 +68,14 @@ class RangeRepair:
         self.first = self.last = 0
         self._requested_from = 0  # gateway with an open request; 0 if there is none
         self._silent = 0  # heartbeats since the request
-        self._pause_beats = 0  # remaining heartbeats of the pause after all gateways have failed
+        self._pause_beats = 0  # heartbeats left until all gateways are asked again, after all of them have failed
         self._written_from = 0  # gateway whose frames the disk is writing
         self._unable: set[int] = set()  # gateways that did not return valid frames
 
     def on_corrupt(self, first: int, last: int) -> None:
         """Begin to repair the lost range that the disk reports; 0 and 0 mean that nothing is lost."""
         if self._written_from and first == self.first:
-            self._unable.add(self._written_from)  # the write repaired nothing, so this gateway's frames may be wrong
+            self._unable.add(self._written_from)  # the write repaired nothing, so the source of its frames may have wrong ones
         else:
             self._unable.clear()
         self.first, self.last = first, last
@@ -83,7 +83,7 @@ class RangeRepair:
         self._request_next()
 
     def on_fetched(self, sender: int, first: int, frames: tuple[Frame, ...]) -> bool:
-        """Handle frames that start at `first`. Return True if this repair needs them, even from an earlier request."""
+        """Write fetched frames that start at position `first` to the disk. Return False if this repair needs no such frames."""
         # The disk repairs from the first lost position on, so an answer for any other position is out of date.
         if self._written_from or not self.first or first != self.first:
             return False
@@ -99,7 +99,7 @@ class RangeRepair:
         return True
 
     def _valid_prefix(self, frames: tuple[Frame, ...]) -> tuple[Frame, ...]:
-        """Return the longest prefix of the lost range whose frames are intact and continue each other's chain."""
+        """Return the frames from the first lost position on, up to the first frame that is corrupt or breaks the chain."""
         good: list[Frame] = []
         for frame in frames:
             # The core does not have the frame before the range, so only the disk can check the chain of the first frame.
@@ -110,9 +110,9 @@ class RangeRepair:
         return tuple(good)
 
     def beat(self) -> None:
-        """Run one heartbeat: ask the next gateway if the current one is silent.
+        """Run one heartbeat: ask the next gateway if the current one does not answer.
 
-        After all gateways have failed, ask all of them again after a pause.
+        If all gateways have failed, pause, and then ask all of them again.
         """
         if not self.first or self._written_from:
             return

@@ -15,7 +15,7 @@ def split_runs(frames: Sequence[Frame], bytes_max: int = limits.MESSAGE_BYTES_MA
     first = size = 0
     for index, frame in enumerate(frames):
         size += weight(frame)
-        # A frame that is larger than `bytes_max` must be sent too, so it forms a run by itself.
+        # A frame that is larger than `bytes_max` must be sent too, so it forms a separate run.
         if index > first and (size > bytes_max or index - first >= limits.FRAMES_A_MESSAGE_MAX):
             yield tuple(frames[first:index])
             first, size = index, weight(frame)

@@ -1,4 +1,4 @@
-"""Entry of messages from other gateways: each message is validated completely, and then passed to the handler of its layer."""
+"""Entry of messages from other gateways: validates each message, and passes it to the layer that handles its type."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ OF_A_DISK = frozenset({Posted, LaneEnds, LaneTail})
 
 
 class Inbound:
-    """Validates all messages and passes them on, including those that this member sends to itself.
+    """Validates the messages of other gateways, and passes all messages to the layers.
 
     Args:
-        handlers: the function of (sender, message) that handles each message type.
+        handlers: for each message type, the function of (sender, message) that handles it.
     """
 
     def __init__(self, context: Context, peers: Peers, handlers: Mapping[type, Callable[[int, Any], None]]) -> None:
         self._context = context
         self._peers = peers
         self._handlers = handlers
-        self._disks: dict[int, bytes] = {}  # member of the view -> its disk when the view began
+        self._disks: dict[int, bytes] = {}  # member of the view -> incarnation of its disk when the view began
 
     def view_began(self) -> None:
         """Store which disks the members of the new view have, so that messages of replaced disks are dropped."""
@@ -36,7 +36,7 @@ class Inbound:
     def on_received(self, event: Received) -> None:
         """Validate another gateway's message, and drop it or pass it to its layer."""
         sender, message = event.sender, event.message
-        # An unknown gateway with the same log may be in a later roster, which this log does not contain yet.
+        # A later roster, which this log does not contain yet, may list an unknown gateway that has the same log.
         if isinstance(message, Heartbeat) and message.log and message.log == self._context.window.log():
             self._peers.admit(sender)
         peer = self._peers.get(sender)
@@ -54,11 +54,11 @@ class Inbound:
             return
         # Any valid message, and not only a heartbeat, shows that the gateway is alive.
         peer.missed, peer.probed, peer.up = 0, -1, True
-        # The last heartbeat describes the log on the old disk, so it must not count for the new one.
+        # The last heartbeat describes the log on the sender's old disk, so it must not count for the new disk.
         if event.incarnation != peer.incarnation:
             peer.incarnation, peer.beat = event.incarnation, None
         self.on_message(sender, message)
 
     def on_message(self, sender: int, message: Message) -> None:
-        """Pass a message to the handler of its layer."""
+        """Pass a message to the layer that handles its type."""
         self._handlers[type(message)](sender, message)

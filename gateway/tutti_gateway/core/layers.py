@@ -1,15 +1,14 @@
-"""The layers of one member, from bottom to top: *repair*, *membership*, *flush*, *order*, *atomic* (protocol/lifecycle).
+"""The five layers of one member (protocol/lifecycle).
 
-Only this file defines the order of the layers, and which layer handles each message. *repair* fetches messages that the network
-lost.
-*membership* detects live members, and *flush* installs views. *order* gives each frame a position. *atomic* makes frames durable
-and decides them.
+From bottom to top, the layers are *repair*, *membership*, *flush*, *order* and *atomic*. Only this file defines the order of the
+layers, and which layer handles each message. *repair* fetches messages that the network lost. *membership* detects live members,
+and *flush* installs views. *order* gives each frame a position. *atomic* makes frames durable and decides them.
 
-A client's batch first enters the forward-table of *order*. When the coordinator has ordered the batch, *atomic* gives it to the
-disk. After the decision, readers get the frames, and the layers answer the clients.
+A client's batch first enters the forward-table of *order*. When the coordinator has ordered the batch, *atomic* gives the batch to
+the disk. After the decision, readers get the frames, and the layers answer the clients.
 
-*unordered* (lanes) is not part of this order. A lane needs members that exchange heartbeats, but no view. Lanes share the disk, the
-network and the log's producer table with the other layers.
+*unordered* (lanes) stands beside these layers. A lane needs members that exchange heartbeats, but no view. Lanes share the disk,
+the network and the log's producer table with the five layers.
 """
 
 from __future__ import annotations
@@ -138,7 +137,7 @@ class Layers:
         elif self.context.view_state.current(message.view) and sender == self.context.view_state.coordinator:
             self.changes.on_deny(message)
 
-    # Calls of *flush* and *membership* to the layers above them
+    # Methods that *flush* and *membership* call in the layers above them
 
     def restore(self, tail: tuple[Frame, ...]) -> None:
         """Restore the undecided frames that the disk held at the start."""
@@ -146,11 +145,11 @@ class Layers:
         self.order.rebuild()
 
     def view_ended(self) -> None:
-        """End the view, and drop the frames that are not on the disk."""
+        """End the view, and drop the frames that the disk has not received yet."""
         end = self.context.window.end
         self.atomic.ended()
         self.order.ended()
-        # The received-table still contains the effect of the dropped frames.
+        # The received-table contains the effect of the dropped frames, so it is computed without them.
         if self.context.window.end != end:
             self.order.rebuild()
 
@@ -161,7 +160,7 @@ class Layers:
             self.order.rebuild()
 
     def append_adopted(self, frames: Sequence[Frame]) -> tuple[int, str]:
-        """Append frames of another member's log. Return the number of appended frames, and why the next one was rejected."""
+        """Append frames of another member's log. Return the number of appended frames, and why the next frame was rejected."""
         # *order* checks each frame before *atomic* appends it, so that no invalid frame reaches the disk.
         appended, wrong = self.order.append_adopted(frames)
         if appended:
@@ -169,15 +168,15 @@ class Layers:
         return appended, wrong
 
     def halt_inconsistent(self, reason: str) -> None:
-        """Halt, because frames of other members cannot follow this member's log."""
+        """Halt this member, because its log contradicts frames of other members."""
         self.flush.halt_inconsistent(reason)
 
     def advance_frontier(self, up_to: int) -> None:
-        """Advance the frontier to `up_to`. A view has decided these frames, and they are durable on this member."""
+        """Advance the frontier to `up_to`, over durable frames that a view without this member has decided."""
         self.atomic.advance_frontier(up_to)
 
     def log_replaced(self) -> None:
-        """Use the state of the snapshot that replaced the log, and answer waiting clients from that state."""
+        """Report to all layers that a snapshot replaced the log, and answer waiting clients from the snapshot's state."""
         state = self.context.window.state
         self.context.outbox.log_replaced(state.position, state.next_offset)
         self.order.log_replaced()
@@ -208,15 +207,15 @@ class Layers:
         self.changes.primary()
 
     def leads(self, sender: int) -> bool:
-        """True if this member receives heartbeats of no other coordinator than `sender`."""
+        """True if this member currently follows no coordinator other than `sender`."""
         return self.membership.leads(sender)
 
     def attempt_failed(self, stalled: Sequence[int], unresolved: bool) -> None:
-        """Report that the proposed view was not formed, so that other gateways may propose one."""
+        """Report to *membership* that the proposed view was not formed, so that other gateways may propose a view."""
         self.membership.campaign_failed(stalled, unresolved)
 
     def log_end_reported(self, member: int, end: int) -> None:
-        """Report that a member's log reaches `end`, so that lost frames up to there are detected."""
+        """Report to *repair* that a member's log reaches `end`. Frames up to `end` that have not arrived here may be lost."""
         self.repair.log_end_reported(member, end)
 
     def send_decisions(self) -> None:
@@ -238,27 +237,28 @@ class Layers:
         """True if no client waits, no frame is undecided, and no write is in progress."""
         return self.quiet and self.atomic.quiet
 
-    # Calls of *atomic* to the other layers
+    # Methods that *atomic* calls in the other layers
 
     def decided(self, run: tuple[Frame, ...], offsets: tuple[int, ...], void: frozenset[int]) -> None:
-        """Answer clients and update all layers, because the frontier has passed the run."""
+        """Answer clients and update all layers after the frontier has passed a run of frames."""
         self.order.decided(run, offsets, void)
         self.flush.decided(run)
         self.changes.decided(run)
         self.order.receiver.decided()
 
     def abort(self, frame: Frame, body: AbortBody) -> None:
-        """Order an ABORT that voids the batch."""
+        """Order an ABORT that voids the batch `frame`."""
         self.order.sequencer.abort(frame, body)
 
     def space_freed(self) -> None:
-        """Order waiting batches, because the window or the disk may have space again."""
+        """Order batches that waited for space in the window or on a disk."""
         self.order.sequencer.space_freed()
 
     def full(self, low: Mapping[int, str]) -> None:
         """Suspect members whose disks were full for the atomic period, if the other members form a majority.
 
-        Without such a majority, the group accepts no batches until a disk has free space again. `low` maps members to reasons.
+        Without such a majority, the group accepts no batches until a disk has free space again. `low` maps each member with a full
+        disk to the reason.
         """
         others = [member for member in self.context.view_state.members if member not in low]
         if self.peers.rosters.majority(self.peers.incarnations(others)):
@@ -289,12 +289,12 @@ class Layers:
             self.flush.server.on_log_read(event)
 
     def on_persisted(self, event: Persisted) -> None:
-        """Handle the completion of all writes up to the token: vote for durable frames, and continue a view change."""
+        """Handle the report that all writes up to the token are durable: vote for the frames, and continue a view change."""
         self.atomic.persisted(event.token)
         self.flush.on_persisted(event)
 
     def on_space(self, event: SpaceChanged) -> None:
-        """Pass the reason why the disk is low to all layers; empty if it has free space again."""
+        """Pass the reason why the disk is low to all layers. The reason is empty if the disk has free space again."""
         # An empty reason means free space, so a low disk without a reason gets a default text.
         low = (event.reason[: limits.SPACE_CHARACTERS_MAX] or "the disk runs low") if event.low else ""
         self.order.low = low
@@ -303,17 +303,17 @@ class Layers:
 
     def _on_heartbeat(self, sender: int, beat: Heartbeat) -> None:
         self.membership.on_heartbeat(sender, beat)
-        self.clocks.wall_us()  # the heartbeat contains a new reading of the sender's clock
+        self.clocks.wall_us()  # the heartbeat contains the sender's clock, so the group's time is computed again
 
     def on_trim_proposed(self, event: TrimProposed) -> None:
-        """Order a TRIM that retention proposes, up to the position that all voters hold or that is forced."""
+        """Order a TRIM that retention proposes, up to a position that all voters hold or that retention forces."""
         self.order.housekeeping.trim(event.places, max(self.peers.replicated_position(), event.forced))
 
     def end_of_step(self) -> None:
-        """Send and write all frames that the step ordered, as one batch."""
+        """End a step: send all frames that the step ordered in one message to each member, and write them in one write."""
         if self.read_index.waiting:
             self.read_index.check()
-        # Every member gets an ORDER now, so a pending CONFIRM that follows at once costs little (atomic, A5).
+        # If every member gets an ORDER now, a pending CONFIRM that follows at once costs little (atomic, A5).
         if self.order.end_of_step():
             self.atomic.decisions.send_pending()
         self.repair.end_of_step()
@@ -333,9 +333,9 @@ class Layers:
 
     @property
     def beating(self) -> bool:
-        """True if heartbeats are needed. Only a group of one that is idle and has a view needs none.
+        """True if heartbeats are needed. Only an idle group of one with a view needs no heartbeats.
 
-        A group of one without a view needs them, because a heartbeat proposes the next view.
+        A group of one without a view needs heartbeats, because the next heartbeat proposes a view.
         """
         viewless = not self.context.view_state.view and not self.flush.attempt
         wanted = self.atomic.beating or self.changes.beating or self.read_index.waiting

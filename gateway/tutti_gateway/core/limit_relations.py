@@ -1,4 +1,4 @@
-"""Relations between limits. They are asserted in every process that uses a limit, because `tutti_gateway.core` imports this
+"""Assertions about relations between limits. Every process that uses a limit runs them, because `tutti_gateway.core` imports this
 module.
 """
 
@@ -53,6 +53,14 @@ invariant(
     )
     <= limits.NODE_MEMORY_BYTES_MAX,
     "no single limit makes a gateway close its connections; the configuration checks them together",
+)
+invariant(
+    2 * limits.QUOTA_BATCH_US_MAX <= common_limits.DELIVERY_TIMEOUT_US,
+    "two large batches pass a quota before a client gives up",
+)
+invariant(
+    limits.QUOTA_WINDOW_BYTES < limits.QUOTA_TOKEN_BYTES_MAX < limits.QUOTA_BYTES_MAX,
+    "one token with a quota leaves memory for the batches of others",
 )
 invariant(common_limits.SILENCE_US_MAX < limits.SESSION_EVICT_US, "a client that waits for an answer never counts as idle")
 invariant(

@@ -1,4 +1,4 @@
-"""The actions of one step: layers add them in any order, and the driver gets them in a safe order (protocol/lifecycle, L2)."""
+"""The actions of one step. Layers add them in any order, and the driver gets them in a safe order (protocol/lifecycle, L2)."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ from tutti_gateway.core.view.view_state import ViewState
 class Outbox:
     """Collects the actions of the current step.
 
-    A message of this member to itself is not sent, but waits in `local` until the stack passes it to its layer. A coordinator
+    A message of this member to itself is not sent, but waits in `local` until the stack passes it to a layer. A coordinator
     therefore handles its own requests and votes like those of other members.
 
     Attributes:
@@ -74,7 +74,7 @@ class Outbox:
 
     def __init__(self, view_state: ViewState) -> None:
         self._view_state = view_state
-        self._token = 0  # tokens increase, so that the completion of one write also reports all earlier writes
+        self._token = 0  # last token; tokens increase, so that the completion of one write also reports all earlier writes
         self._timer_us: int | None = None
         self.local: deque[Message] = deque()
         self.now = Now(0, 0)
@@ -98,27 +98,31 @@ class Outbox:
     def persist(
         self, frames: tuple[Frame, ...] = (), hard_state: HardState | None = None, truncate_after: int | None = None
     ) -> int:
-        """Write frames or hard state, or truncate the log. Return a token; `Persisted` with this token or a higher one completes
-        it.
+        """Write frames or hard state, or truncate the log.
+
+        Return the token of the write. An event `Persisted` with this token or a higher one reports that the write is durable.
         """
         self._token += 1
         self._persists.append(Persist(self._token, frames, hard_state, truncate_after))
         return self._token
 
     def read_log(self, first: int, last: int) -> int:
-        """Read frames from the log. Return the token of the event `LogRead` that reports them."""
+        """Read frames from the log. Return the token that the event `LogRead` with these frames contains."""
         self._token += 1
         self._reads.append(ReadLog(self._token, first, last))
         return self._token
 
     def read_snapshot(self, position: int, at: int) -> int:
-        """Read a chunk of the snapshot with which the log begins. Return the token of the event `SnapshotRead` that reports it."""
+        """Read a chunk of the snapshot with which the log begins. Return the token that the event `SnapshotRead` contains."""
         self._token += 1
         self._reads.append(ReadSnapshot(self._token, position, at))
         return self._token
 
     def replace_log(self, snapshot: bytes) -> int:
-        """Replace the log by a snapshot. Return a token; `Persisted` with this token or a higher one completes the replacement."""
+        """Replace the log by a snapshot.
+
+        Return the token of the write. An event `Persisted` with this token or a higher one reports that the snapshot is durable.
+        """
         self._token += 1
         self._persists.append(Persist(self._token, snapshot=snapshot))
         return self._token
@@ -139,7 +143,7 @@ class Outbox:
             self._sends.append(Send(to, message))
 
     def answers(self, session: int) -> list[Answer]:
-        """Return the list of answers to a session in this step, to which callers append."""
+        """Return the list of this step's answers to a session. Callers append answers to this list."""
         found = self._answers.get(session)
         if found is None:
             found = self._answers[session] = []
@@ -162,16 +166,16 @@ class Outbox:
         self._lane_delivers.append(action)
 
     def installed(self) -> None:
-        """Report the installed view, or that there is none."""
+        """Report the installed view, or that no view is installed."""
         view_state = self._view_state
         self._views.append(ViewInstalled(view_state.view, view_state.members, view_state.coordinator, view_state.primary))
 
     def suspect(self, member: int, reason: str) -> None:
-        """Report a member that blocks the group, with the reason, for the operator."""
+        """Report to the operator that a member blocks the group, with the reason."""
         self._suspects.append(Suspect(member, reason))
 
     def peers(self, peers: tuple[tuple[int, str, str], ...]) -> None:
-        """Report the other gateways of the group: (number, name, address) of each."""
+        """Report number, name and address of each other gateway of the group to the driver."""
         self._peers = Peers(peers)
 
     def drop(self, message: Message, sender: int, reason: str) -> None:
@@ -193,7 +197,7 @@ class Outbox:
         self._drops[key] = count, reported_us
 
     def halt(self, reason: str, out: bool = False) -> None:
-        """Report that this member has halted. `out` is True if a forced roster excludes it."""
+        """Report that this member has halted. `out` is True if a forced roster excludes this member."""
         self._finals.append(Halt(reason, out))
 
     def stopped(self) -> None:
@@ -201,18 +205,18 @@ class Outbox:
         self._finals.append(Stopped())
 
     def timer_fired(self) -> None:
-        """Forget the running timer, because it has fired."""
+        """Record that the timer has fired, so that none is running."""
         self._timer_us = None
 
     def drain(self, wake_us: int | None) -> list[Action]:
         """Return the actions of the step, in the order in which the driver must execute them.
 
-        `wake_us` is the time at which the layers need the next event; None if they need none. A new timer is set only if it is
-        earlier than the running one, or if the running one would soon fire without work. In all other cases, one needless wake-up
-        is cheaper than a new timer in each step.
+        `wake_us` is the time at which the layers need the next `TimeAdvanced`; None if they need none. The timer is set again only
+        if the layers need an earlier time, or if the timer would soon fire although they need a later time. In all other cases, one
+        needless wake-up is cheaper than a new timer in each step.
         """
         actions: list[Action] = []
-        # The driver relies on the order of these blocks, for example that writes come before messages (lifecycle, L2).
+        # The order of the following blocks is part of the protocol: for example, writes come before messages (lifecycle, L2).
         if self._persists:
             actions += self._persists
             self._persists = []

@@ -1,8 +1,9 @@
 """The pending window: the undecided frames of this member's log, and the stage of two-phase commit that each has reached.
 
-A position passes the stages of `CommitStage` in order. For each stage, the window stores the last position that has reached it, the
-*mark* of the stage. A mark only moves forward, and never passes the mark of the stage before. A member therefore votes only after
-the fsync, and decides only after the vote. The window checks this order whenever a mark moves (protocol/atomic).
+A position passes the stages of `CommitStage` in order. For each stage, the window stores the *mark* of the stage: the last position
+that has reached this stage. The mark of a stage never passes the mark of the stage before. A member therefore votes for a frame
+only after the fsync, and counts a frame as decided only after the vote. The window checks this order whenever a mark moves
+(protocol/atomic).
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ class CommitStage(enum.IntEnum):
 class Barrier(NamedTuple):
     """An ordered ABORT at position `abort`, which voids the batches of (producer, epoch) from position `first` on.
 
-    The frontier may not stop in [first, abort), because readers would then see batches that are void.
+    The frontier must not stop at a position from `first` to `abort` - 1, because readers would then see batches that are void.
     """
 
     first: int
@@ -43,24 +44,24 @@ class Barrier(NamedTuple):
 
 
 def weight(frame: Frame) -> int:
-    """Return the number of bytes that a frame counts in a window, which is an estimate of the frame's memory."""
+    """Return the estimated memory of a frame, with which the frame counts in the limits of a window."""
     return frame.body_length + 2 * HEADER_SIZE
 
 
 class Window:
-    """The undecided frames of the log, with the decided state before them.
+    """The undecided frames of the log, and the decided state of the log before these frames.
 
     Attributes:
-        state: state of the log up to the frontier; `state.position` is the frontier.
+        state: decided state of the log; `state.position` is the frontier.
         frames: the undecided frames, in order.
         bytes: approximate memory of the undecided frames.
         end: the last position of the log, decided or not.
         chain: the chain value at `end`.
         barriers: undecided ABORTs, in order.
-        base: position after which `runs` covers all frames.
+        base: position after which `runs` describes all frames.
         runs: (view, first position) of each run of frames of one view, including decided frames.
         rosters: undecided ROSTER frames, in order.
-        roster_changes: counter that increases when the set of rosters that count changes.
+        roster_changes: counter that increases when the rosters whose majorities count change.
     """
 
     __slots__ = (
@@ -117,10 +118,11 @@ class Window:
         """Move the mark of a stage forward to position `to`.
 
         Raises:
-            InvariantViolated: the mark would move back or pass the mark of the stage before, such as a vote before its fsync.
+            InvariantViolated: the mark would move back, or would pass the mark of the stage before (for example, a vote before the
+                fsync).
         """
         marks = self._marks
-        # If this check failed, a member could vote for frames that a crash takes back (atomic, A1 and A2).
+        # Without this check, a member could vote for frames that a crash takes back (atomic, A1 and A2).
         if not marks[stage] <= to <= marks[stage - 1]:
             raise InvariantViolated(
                 f"{stage.name} moves from {marks[stage]} to {to}, but {CommitStage(stage - 1).name} is at {marks[stage - 1]}"
@@ -130,7 +132,7 @@ class Window:
     def extend(self, frames: Sequence[Frame], more: int = 0) -> None:
         """Append the next frames of the log, each of which must continue the chain.
 
-        `more` is the number of undecided frames that this call allows beyond the coordinator's limit.
+        `more` is added to the limit on undecided frames in this call, because a log of another member may exceed that limit.
 
         Raises:
             InvariantViolated: there would be too many undecided frames, or a frame does not continue the log.
@@ -138,7 +140,7 @@ class Window:
         end, chain = self.end, self.chain
         # Undecided frames stay in memory, so their number is limited (lifecycle, L6).
         if len(self.frames) + len(frames) > common_limits.UNDECIDED_FRAMES_MAX + self._extra_frames + more:
-            raise InvariantViolated(f"{len(self.frames)} frames are undecided, and {len(frames)} more exceed the limit")
+            raise InvariantViolated(f"{len(self.frames)} frames are undecided, and {len(frames)} more would exceed the limit")
         view = self.runs[-1][0] if self.runs else 0
         for frame in frames:
             end += 1
@@ -146,7 +148,7 @@ class Window:
                 view = frame.view
                 self._begin_run(view, end)
             if frame.position != end or not chained(frame, chain):
-                raise InvariantViolated(f"{frame!r} does not continue the log at {end - 1} by position and chain")
+                raise InvariantViolated(f"{frame!r} does not continue the log at {end - 1}: its position or chain is wrong")
             chain = frame.header_crc
             self.bytes += weight(frame)
             if frame.kind != Kind.BATCH:
@@ -166,7 +168,7 @@ class Window:
         self.runs.append((view, first))
         if len(self.runs) > limits.VIEW_RUNS_MAX:
             self.runs.popleft()
-            # Without the dropped run, two logs can be compared up to `base` only frame by frame (flush, F5).
+            # Without the dropped run, the frames of two logs must be compared up to `base` one by one (flush, F5).
             self.base = self.runs[0][1] - 1
 
     def log(self) -> bytes:
@@ -226,7 +228,7 @@ class Window:
         )
 
     def reach(self, position: int) -> int:
-        """Return the last position, at most `position`, at which the frontier may stop (protocol/atomic, A13)."""
+        """Return the last position up to `position` at which the frontier may stop (protocol/atomic, A13)."""
         moved = bool(self.barriers)
         # The position before the range of one ABORT may be in the range of another ABORT, so the search repeats.
         while moved:
@@ -237,7 +239,7 @@ class Window:
         return position
 
     def decide(self, up_to: int) -> tuple[tuple[Frame, ...], tuple[int, ...], frozenset[int]]:
-        """Move the frontier to `up_to`. Return the decided run, the offset of each frame, and the positions of its void batches."""
+        """Move the frontier to `up_to`. Return the decided run, the offset of each frame, and the positions of void batches."""
         invariant(up_to == self.reach(up_to), "the frontier would stop between a batch and its ABORT")
         self.advance(CommitStage.DECIDED, up_to)
         void: frozenset[int] = frozenset()
@@ -263,7 +265,7 @@ class Window:
         )
 
     def replace(self, state: LogState) -> None:
-        """Replace the log by a snapshot, whose state is decided and durable, and after which no frame follows.
+        """Replace the log by the decided state of a durable snapshot, which is followed by no frames.
 
         Raises:
             InvariantViolated: the frontier would move back.
@@ -282,9 +284,8 @@ class Window:
     def restore(self, tail: Iterable[Frame]) -> None:
         """Append the durable frames after the frontier that the disk held at the start."""
         self.extend(tuple(tail), limits.TAIL_FRAMES_MAX - common_limits.UNDECIDED_FRAMES_MAX)
-        self._extra_frames = max(
-            0, len(self.frames) + limits.WINDOW_MORE_FRAMES - common_limits.UNDECIDED_FRAMES_MAX
-        )  # the restored frames may exceed the limit, and the next view must still be able to append its own frames
+        # The restored frames may exceed the limit, and the next view must still be able to append new frames.
+        self._extra_frames = max(0, len(self.frames) + limits.WINDOW_MORE_FRAMES - common_limits.UNDECIDED_FRAMES_MAX)
         self.advance(CommitStage.WRITING, self.end)
         self.advance(CommitStage.DURABLE, self.end)
 

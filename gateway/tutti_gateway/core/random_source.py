@@ -1,7 +1,7 @@
 """Random numbers for the core.
 
-The event `Started` contains the only seed of the generator (`entropy`), so that a recorded run can be replayed. `random.Random`
-satisfies this protocol.
+The event `Started` contains the only seed of the generator (`entropy`), so that a recorded run can be replayed. The class
+`random.Random` of the standard library satisfies the protocol `RandomSource`.
 """
 
 from __future__ import annotations

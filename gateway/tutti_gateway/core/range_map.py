@@ -1,6 +1,6 @@
 """A map from ranges of positions to values.
 
-Each change applies to a whole range at once, so the map stays small and fast even if a million positions are missing.
+Each change applies to a whole range, so the map stays small and fast even if it contains a million positions.
 """
 
 from __future__ import annotations
@@ -28,7 +28,10 @@ class RangeMap(Generic[Value]):
         return len(self._ranges)
 
     def __iter__(self) -> Iterator[tuple[int, int, Value]]:
-        """Iterate over (first, last, value) of each range, in order. The map may change during the iteration, which uses a copy."""
+        """Iterate over (first, last, value) of each range, in order.
+
+        The iteration uses a copy of the map, so the map may change meanwhile.
+        """
         return iter(self._ranges[:])
 
     def clear(self) -> None:
@@ -36,11 +39,11 @@ class RangeMap(Generic[Value]):
         self._ranges, self._lasts = [], []
 
     def lowest(self, most: int) -> list[tuple[int, int, Value]]:
-        """Return the first `most` ranges, or all if there are fewer."""
+        """Return the ranges with the lowest positions, at most `most` of them."""
         return self._ranges[:most]
 
     def slices(self, first: int, last: int) -> list[tuple[int, int, Value | None]]:
-        """Split the positions `first` to `last` into slices of one value. The value is None where the map has no range."""
+        """Split the positions `first` to `last` into slices with one value each; None is the value of positions in no range."""
         slices: list[tuple[int, int, Value | None]] = []
         at = bisect_left(self._lasts, first)
         while first <= last:

@@ -1,23 +1,23 @@
 """Read index: proof that this log holds every frame that was decided before a request arrived (protocol/membership, M28).
 
-A gateway that lags, or that is cut off and has not noticed, does not know which frames it lacks. An answer on which a caller acts
-must therefore be confirmed first. The confirmation writes no frame to the log:
+A gateway that lags, or that is cut off and has not noticed, does not know which frames its log lacks. Before a gateway answers from
+its log as if the log were complete, it therefore runs an inquiry. An inquiry writes no frame to the log:
 
-1. An inquiry stores the time, the view and the end of the log. This gateway asks every voter for a heartbeat.
-2. A majority of the roster answers after that time, and none of these gateways has promised a higher view. A higher view needs the
-   promises of a majority, so no higher view had decided a frame when the inquiry began.
-3. A view decides a frame only after all its members, this gateway included, have voted for it. Every frame that was decided when
-the
-   inquiry began is therefore at or below the stored end. The proof is complete when the frontier reaches that end.
+- An inquiry stores the time, the view and the end of the log, and asks every voter for a heartbeat.
+- A majority of the roster answers after that time, and none of these gateways has promised a higher view. A higher view needs the
+  promises of a majority, so no higher view had decided a frame when the inquiry began.
+- A view decides a frame only after all its members, this gateway included, have voted for the frame. So every frame that was
+  decided when the inquiry began is in this log, up to the end that the inquiry stored.
+- The proof is complete when the frontier reaches the stored end.
 
-An inquiry answers all questions that arrived before the inquiry began. Only one inquiry runs at a time, and all later questions
-share the next one, so many questions need only a few messages.
+An inquiry answers all questions that arrived before the inquiry began. Only one inquiry runs at a time, and all questions that
+arrive meanwhile share the next inquiry, so many questions need only a few messages.
 
 If a view is installed during an inquiry, the log of that view holds all frames that earlier views decided. The inquiry then stores
-the new end of the log, and answers that have already arrived still count.
+the end of this log instead, and answers that have already arrived still count.
 
-Source: Ongaro, "Consensus: Bridging Theory and Practice" (2014), 6.4. In Ongaro's version only the leader asks; here any member of
-    the view may ask.
+Source: section 6.4 of Ongaro, "Consensus: Bridging Theory and Practice" (2014). In Ongaro's version only the leader asks; here any
+    member of the view may ask.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from tutti_gateway.core.view.peers import Peers
 
 
 class _Inquiry:
-    """The questions that one round of heartbeats answers. `begun_us`, `view` and `end` are set when the round begins."""
+    """An inquiry, with the questions that it answers. `begun_us`, `view` and `end` are set when the inquiry begins."""
 
     __slots__ = ("answers", "beats", "begun", "begun_us", "end", "view")
 
@@ -43,7 +43,7 @@ class _Inquiry:
 
 
 class ReadIndex:
-    """Confirms that this gateway's frontier includes all decided frames, for readers and for other layers."""
+    """Confirms to readers and to other layers that this gateway's frontier includes all decided frames."""
 
     def __init__(self, context: Context, peers: Peers, inquire: Callable[[], None]) -> None:
         """`inquire` sends every voter a heartbeat and a probe, so that each one answers with an echo of that heartbeat."""
@@ -60,20 +60,20 @@ class ReadIndex:
         return bool(self._waiting)
 
     def on_request(self, number: int) -> None:
-        """Answer a reader's question with the action `ReadIndex` and the number of that question."""
+        """Run or share an inquiry for a reader's question, and answer with the action `ReadIndex` and the question's number."""
         self.confirm(lambda confirmed: self._outbox.read_index(number, confirmed))
 
     def confirm(self, answer: Callable[[bool], None]) -> None:
-        """Call `answer` with True when this log holds all frames that were decided before this call.
+        """Call `answer` with True as soon as this log provably holds all frames that were decided before this call.
 
-        `answer` gets False if this gateway is in no view that decides, or if a majority does not answer. Each caller must limit the
-        number of its own questions.
+        The call gets False if this gateway is in no view that decides, or if a majority does not answer. Each caller must limit the
+        number of questions that it asks.
         """
         if not self._may_decide():
             answer(False)
             return
         idle = not self._waiting
-        # All questions that arrive during an inquiry share the next one.
+        # All questions that arrive during an inquiry share the next inquiry.
         if len(self._waiting) < 2:
             self._waiting.append(_Inquiry())
         self._waiting[-1].answers.append(answer)
@@ -105,12 +105,12 @@ class ReadIndex:
                 answer(confirmed)
 
     def _beats_max(self) -> int:
-        """Return the number of heartbeats for which an inquiry waits: a fixed number, plus two of the longest round trips."""
+        """Return the number of heartbeats for which an inquiry waits: a fixed number, plus twice the longest round trip."""
         return limits.READ_INDEX_HEARTBEATS + self._peers.answer_beats()
 
     def _confirmed(self, inquiry: _Inquiry) -> bool:
         view_state = self._view_state
-        # After a promise of a higher view, that view may already decide frames.
+        # A view that this member has promised, but not installed, may already decide frames.
         if not view_state.primary or not view_state.current(view_state.view):
             return False
         # The log of a new view holds all frames that earlier views decided, so the end of that log replaces the stored one.
@@ -128,6 +128,6 @@ class ReadIndex:
         return self._peers.rosters.majority(self._peers.incarnations([view_state.me, *answered]))
 
     def beat(self) -> None:
-        """Count one heartbeat. No message is repeated, because each regular heartbeat also gets an echo."""
+        """Count one heartbeat. The inquiry repeats no message, because the voters also echo each regular heartbeat."""
         for inquiry in self._waiting:
             inquiry.beats += 1

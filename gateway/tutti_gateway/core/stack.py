@@ -1,7 +1,7 @@
-"""The protocol stack without I/O: events in, actions out (protocol/lifecycle, L1). `layers.py` defines the layers and their order.
+"""The protocol stack without I/O: events in, actions out (protocol/lifecycle, L1).
 
-One step takes one event and returns all actions that follow from that event. A step that raises an error has no external effect:
-the driver executes none of its actions, and stops.
+`layers.py` defines the layers and their order. One step takes one event and returns all actions that follow from that event. A step
+that raises an error has no external effect, because the driver then stops and executes no action of that step.
 """
 
 from __future__ import annotations
@@ -54,12 +54,14 @@ from tutti_gateway.core.view.view_state import ViewState
 
 
 class Stack:
-    """One member of the group. The driver calls only `step`; all properties are read-only, for tests and for the status.
+    """The protocol stack of one member of the group.
+
+    The driver calls only `step`. All properties are read-only, and serve tests and the status document.
 
     Args:
-        make_random: creates the random generator of a run from the run's entropy.
-        config: the settings; None for the defaults.
-        make_layers: creates the layers. Tests pass a different function to replace *flush* below the real layers.
+        make_random: creates the random generator of a run from the entropy in the event `Started`.
+        config: settings of the stack; None for the defaults.
+        make_layers: creates the layers. Tests pass a function that replaces *flush* but keeps the other layers.
     """
 
     def __init__(
@@ -86,9 +88,9 @@ class Stack:
         """
         if self._current is not None:
             raise InvariantViolated(f"the stack takes no further event, because {type(self._current).__name__} raised an error")
-        self._current = event  # stays set after an error, so that no further event is accepted (lifecycle, L7)
+        self._current = event  # the value stays set after an error, so that the stack accepts no further event (lifecycle, L7)
         outbox = self._outbox
-        # A monotonic clock does not go back, but if one did, this line lets timers only be late.
+        # If the monotonic clock ever went back, the stack's time would stand still, so timers would only be late.
         outbox.now = now if now.mono_us >= outbox.now.mono_us else Now(outbox.now.mono_us, now.wall_us)
         layers = self._layers
         if layers is None:
@@ -96,7 +98,7 @@ class Stack:
         else:
             self._handlers[type(event)](event)
         self._handle_own(layers)
-        # All events of a step share one write and one message to each member, which is what makes batches cheap (lifecycle, L4).
+        # All events of a step share one write and one message to each member, which makes small batches cheap (lifecycle, L4).
         layers.end_of_step()
         actions = outbox.drain(self._wake_us(layers))
         self._current = None
@@ -114,13 +116,13 @@ class Stack:
         for one in event.events:
             if not groupable(one):
                 # Only events that cannot end the view may share a step.
-                raise InvariantViolated(f"{type(one).__name__} may not be part of Several: it needs a step of its own")
+                raise InvariantViolated(f"{type(one).__name__} must not be part of Several: it needs a separate step")
             if isinstance(one, Submitted):
-                order.submit(one)  # the next `flush` forwards the batches of all sessions together
+                order.submit(one)  # the next call of `flush` forwards the batches of all sessions together
                 continue
             order.forward.flush()
             handlers[Received](one)
-            # In single steps too, messages of this member to itself are handled before the next event.
+            # As in separate steps, this member handles its messages to itself before the next event.
             self._handle_own(layers)
         order.forward.flush()
 
@@ -134,7 +136,7 @@ class Stack:
         )
         order, flush = layers.order, layers.flush
         self._handlers = {
-            # A halted member still runs the handlers without `_while_active`, so that it refuses client requests and can stop.
+            # The handlers without `_while_active` run in a halted member too, so that it refuses client requests and can stop.
             Started: _again,
             Submitted: order.on_submitted,
             SubmittedUnordered: layers.lanes.on_submitted,
@@ -183,9 +185,9 @@ class Stack:
         layers.order.housekeeping.on_timer()
         layers.atomic.decisions.on_timer()
         if self._beat_us is None:
-            layers.clocks.wall_us()  # an idle group of one has no heartbeats, which would otherwise read the clocks
+            layers.clocks.wall_us()  # normally the heartbeat reads the clocks, but an idle group of one has no heartbeat
         elif self._outbox.now.mono_us >= self._beat_us:
-            # `_wake_us` schedules the next heartbeat at the end of the step only if none is scheduled.
+            # The value None lets `_wake_us` schedule the next heartbeat at the end of this step.
             self._beat_us = None
             layers.beat()
 
@@ -216,12 +218,12 @@ class Stack:
 
     @property
     def lane_halted(self) -> str:
-        """Reason why this gateway's lane accepts no further frames; empty if it accepts them."""
+        """Reason why this gateway's lane accepts no frames; empty if the lane accepts them."""
         return "" if self._layers is None else self._layers.lanes.halted
 
     @property
     def lane_members(self) -> tuple[int, ...]:
-        """Members whose disks hold the acknowledged frames of this gateway's lane, oldest first; empty if no attempt is active."""
+        """Members whose disks hold all acknowledged frames of this gateway's lane, oldest first; empty without an attempt."""
         return () if self._layers is None else self._layers.lanes.replicas
 
     @property

@@ -1,4 +1,4 @@
-"""State machines as tables: a transition that is absent is illegal. The diagrams in the docs are generated from these tables."""
+"""State machines as tables, in which an absent transition is illegal. The diagrams in the docs are generated from these tables."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ Input = TypeVar("Input", bound=enum.Enum)
 
 
 class Machine(Generic[State, Input]):
-    """A running state machine: `on(input)` moves it to the next state of its table.
+    """A state machine with a current state, which `on(input)` moves to the next state of the table.
 
     Attributes:
-        state: the current state.
+        state: the current state of the machine.
     """
 
     __slots__ = ("_name", "_table", "state")
@@ -30,11 +30,10 @@ class Machine(Generic[State, Input]):
         """Move to the next state of the table, and return that state.
 
         Raises:
-            InvariantViolated: the table has no such transition.
+            InvariantViolated: the table has no transition from the current state for this input.
         """
         after = self._table.get((self.state, input_))
-        # An absent transition is a defect of the code, and the state is no longer trustworthy, so the member must stop (lifecycle,
-        # L5).
+        # An absent transition is a defect of the code, so the state is not trustworthy and the member must stop (lifecycle, L5).
         if after is None:
             raise InvariantViolated(f"{self._name}: {input_.value!r} cannot happen in {self.state.value!r}")
         self.state = after

@@ -55,13 +55,14 @@ class LogWriter:
     """Writes the log of one data directory. Create it with `open`.
 
     Attributes:
-        scrubber: the scrubber, which finds and repairs corrupt frames.
-        retention: the retention of old segments.
-        published: see `RecoveredLog.published`.
+        scrubber: finds and repairs corrupt frames of this log.
+        retention: removes old segments of this log.
+        published: last decided position that the previous run published, if this lane has lost its end before that position; else
+            0.
     """
 
     def __init__(self, directory: LogDirectory, options: LogOptions, storage: Storage, found: RecoveredLog, live: LivePage) -> None:
-        """Continue the log at the end that recovery found."""
+        """Create a writer that continues the log at the end that recovery found."""
         self._directory = directory
         self._path = directory.path
         self._options = options
@@ -73,14 +74,13 @@ class LogWriter:
         frontier = (found.state.position, found.state.next_offset)
         self._marks = MarkTracker(found.end, frontier, found.mark, found.recovered.damage)
         self._end: End = found.end
-        # One thread writes all lanes, so a lane may get no idle time to write its mark.
-        # Therefore each write to a lane carries a mark.
+        # Each write to a lane carries a mark, because the thread that writes all lanes may have no idle time for marks.
         self._late_us = 0 if options.lane else limits.MARK_LATE_US
         self._synced_at = time.monotonic()
         self._corrupt_tail = found.recovered.damage is not None  # True while corrupt bytes follow the end of the log
         self._later, self.published = found.later, found.published
-        self._truncating = False  # True from the lowered mark until the truncation is complete
-        # A last segment with exactly the size of the reserve is the reserve, which an earlier run used as a segment.
+        self._truncating = False  # True during a truncation or replacement, and after one that failed halfway
+        # If the last segment has exactly the size of the reserve, an earlier run used the reserve as this segment.
         sizes = [read_header(self._path, segment.first).size for segment in found.segments[-1:]]
         self._disk_space = DiskSpace(self._path, options, storage, reserve_used=sizes == [options.reserved_bytes])
         self._preallocator = SegmentPreallocator(self._path, options, storage)
@@ -113,15 +113,15 @@ class LogWriter:
         try:
             finish_replacement(directory.path, storage, options)
             args = directory.path, storage, options
-            # The live page was never synced, so `previous_frontier` returns zeros if the host has rebooted since the previous run.
+            # The live page is never synced, so `previous_frontier` returns zeros if the host has rebooted after the previous run.
             found = recover(*args, log=directory.log, live=live.previous_frontier(), failed=live.last_run_failed)
-            # A disk without its promises could vote twice, so it gets a new incarnation, which votes only after a roster change.
+            # A disk that has lost its promises could vote twice. It becomes a new disk, which votes only after a roster change.
             (directory.become_new_disk if lost_promises(found.recovered, directory) else directory.declare_original)()
             writer = cls(directory, options, storage, found, live)
             writer._begin(found)
         except OSError as error:
             failure = failure_of_start(directory.path, error)
-            # The next start reads this record, and then does not trust the page cache.
+            # The next start reads this record, and writes the tail again instead of trusting the page cache.
             if isinstance(failure, DiskFailed):
                 live.record_failure()
             live.close()
@@ -138,7 +138,7 @@ class LogWriter:
         self._preallocator.remove_unusable()
         if self._options.prepared_segments:
             if not self._segments and not prepared_paths(self._path):
-                self._preallocator.prepare_one(patient=False)  # without it, the first writes of a new gateway would be slower
+                self._preallocator.prepare_one(patient=False)  # makes the first writes of a new gateway faster
             self._preallocator.start()
         self._live.publish(self._indexer.state, self._segments[-1].first if self._segments else 0)
 
@@ -148,11 +148,12 @@ class LogWriter:
         """Append frames to the log in order, without a sync and without a copy.
 
         Frames that the log already holds are skipped, so the caller can repeat the same call after `DiskFull`. Corrupt bytes after
-        the end of the log are quarantined first. Marks continue to name the corrupt end until the log reaches its position again.
+        the end of the log are quarantined first. Marks continue to record the end of the corrupt range until the log reaches that
+        position again.
 
         Args:
             frames: consecutive frames that follow the end of the log.
-            must: True for frames that must be written: on a full disk, batches may then also use the reserve.
+            must: True if the frames must be written even when the disk is full; batches may then also use the reserve.
 
         Raises:
             DiskFull: the disk has too little free space for the frames.
@@ -165,7 +166,7 @@ class LogWriter:
         self._preallocator.log_written()
         try:
             if not self._segments:
-                # The uuid of a lane is its incarnation; the first frame of the ordered log contains that log's uuid.
+                # A lane uses its incarnation as its uuid; the uuid of the ordered log is in the log's first frame.
                 self._log = self._options.lane or log_uuid_of(left[0])
                 self._begin_segment(left[0])
             if self._corrupt_tail:
@@ -178,8 +179,9 @@ class LogWriter:
             raise self._translated("writing to", error) from error
 
     def _append_some(self, frames: Sequence[Frame], must: bool) -> Sequence[Frame]:
-        """Write as many frames as fit into the segment. If frames are left, begin a new segment and return the frames that are
-        left.
+        """Write as many frames as fit into the last segment.
+
+        If frames are left over, begin a new segment, and return the frames that are left over.
         """
         if self._disk_space.in_reserve and not must and any(frame.kind == Kind.BATCH for frame in frames):
             raise DiskFull(
@@ -190,7 +192,7 @@ class LogWriter:
         left = frames[len(file_positions) :]
         if file_positions:
             self._storage.write(segment.fd, parts, segment.file_position)
-            # The mark is about earlier syncs. It becomes durable with the next sync of these frames, so it costs no extra sync.
+            # The mark covers frames of earlier syncs. The next sync, which these frames need anyway, makes the mark durable.
             if self._marks.due(time.monotonic(), self._late_us):
                 self._write_slot(segment)
             segment.file_position = file_position
@@ -202,9 +204,9 @@ class LogWriter:
         return left
 
     def _lower_mark(self) -> None:
-        """Lower the mark before a different frame replaces the corrupt end.
+        """Lower the mark to the durable end, before a different frame is written at the last position of the corrupt range.
 
-        With the old mark, the next start would find a different frame at the mark, and report mixed files.
+        With the old mark, the next start would find a wrong chain value at the mark, and would report mixed files.
         """
         mark = self._marks.next(self._marks.durable)
         self._hard_state.write(self._hard_state.hard_state, mark, self._hard_state.segment)
@@ -220,7 +222,7 @@ class LogWriter:
         position, _, chain = self._end
         first, size = position + 1, size_of_next(self._options, self._segments[-1].size if self._segments else 0, frame)
         prepared = prepared_paths(self._path)
-        # The mark may name the whole log before the new segment, because `_roll` has synced that log.
+        # The mark may cover the whole log before the new segment, because `_roll` has synced these frames.
         mark = self._marks.next()
         try:
             source = prepared[0] if prepared else None
@@ -235,9 +237,9 @@ class LogWriter:
         if prepared:
             self._preallocator.segment_used()
         self._live.segment(first)
-        # An empty last segment that is too small for the frame was replaced by a larger one under the same name.
+        # The last segment was empty but too small for the frame, so the new, larger segment has replaced it under the same name.
         if self._segments and self._segments[-1].first == first:
-            # Readers may have mapped the old file, so a new generation makes them map the new one.
+            # Readers may have mapped the old file, so a new generation makes them map the new file.
             self._close_segments([self._segments.pop()])
             self._live.bump_generation()
         elif self._segments:
@@ -254,7 +256,7 @@ class LogWriter:
         """Make all appended frames durable.
 
         Raises:
-            DiskFull: the frames are durable, but the disk has no space for the mark that must be durable too.
+            DiskFull: the frames are durable, but the disk has no space for the mark, which must also become durable.
             DiskFailed: the disk failed, now or earlier.
         """
         self._check_usable()
@@ -276,8 +278,7 @@ class LogWriter:
         if self._marks.synced(end, self._synced_at):
             # The next mark overwrites the older of the two slots, so that a torn write leaves the newest mark valid.
             segment.slot = 1 - segment.slot
-        # A busy writer never reaches `idle`, so the sync also refreshes the identity file, which detects older copies of the
-        # directory.
+        # `idle`, which refreshes the identity file, is not called while the writer is busy, so a sync also refreshes the file.
         self._directory.refresh_identity(limits.IDENTITY_FRESH_BUSY_US)
 
     def _write_slot(self, segment: Segment) -> None:
@@ -297,13 +298,13 @@ class LogWriter:
         self._check_usable()
         with self._translating("writing the hard state of"):
             accepts = hard_state.accepted > self._hard_state.hard_state.accepted
-            if accepts and self._corrupt_tail:  # after this view no mark explains why the file is too short
+            # The lowered mark no longer covers the lost bytes, so a later start would report a short segment file as corrupt.
+            if accepts and self._corrupt_tail:
                 quarantine.restore_size(self._storage, self._segments[-1])
-            # The group abandons a corrupt end when this member accepts a view, so the mark names the durable end again.
+            # When this member accepts a view, the group has abandoned the corrupt end, so the mark records the durable end again.
             mark = self._marks.next(self._marks.durable if accepts else None)
             segment = self._hard_state.segment
-            # The next start removes the segments after the lowered mark. If the hard state named one of them, the start after that
-            # would report it as missing.
+            # The next start removes the segments in `_later`, so the hard state must not contain one of them as the newest segment.
             if accepts and self._later:
                 segment = self._segments[-1].first
             self._hard_state.write(hard_state, mark, segment)
@@ -315,7 +316,7 @@ class LogWriter:
     # Truncating
 
     def truncate(self, position: int) -> None:
-        """Truncate the log after `position`, durably. Corrupt bytes after the end are quarantined, and marks no longer name them.
+        """Truncate the log after `position`, durably. Corrupt bytes after the end are quarantined, and marks no longer cover them.
 
         Raises:
             InvariantViolated: a frame after `position` is decided, or the log does not reach `position`.
@@ -329,7 +330,7 @@ class LogWriter:
             decided <= position <= last,
             f"cannot truncate the log after position {position}: it is decided up to {decided} and ends at {last}",
         )
-        # A caller relies on a durable end, even if there is no frame to remove.
+        # Callers rely on a durable end, so the log is synced even if no frame must be removed.
         if position == last and self._marks.damage is None:
             if self._marks.durable != self._end:
                 self.sync()
@@ -337,7 +338,7 @@ class LogWriter:
         self._preallocator.log_written()
         with self._translating("truncating"):
             self._quarantine_tail()
-            # The remaining frames must be durable first, because the lowered mark names their end as durable.
+            # The remaining frames must be durable first, because the lowered mark records them as durable.
             self._sync()
             end = truncate.end_at(self._path, self._segments, self._indexer.end, position)
             self._disk_space.with_reserve(lambda: self._truncate(end), "a truncation")
@@ -346,7 +347,7 @@ class LogWriter:
         """Truncate on disk first and in memory last, so that the call can be repeated after a failure."""
         self._truncating = True
         position = end[0]
-        # A segment that begins right after the end stays, because the decided log may already have a snapshot of its start.
+        # A segment that begins directly after the new end stays, because a snapshot of the segment's start may already exist.
         remaining = [segment for segment in self._segments if position and segment.first <= position + 1]
         removed = self._segments[len(remaining) :]
         file_positions = remaining[-1].file_positions_after(position, self._indexer.state.position) if remaining else []
@@ -368,15 +369,15 @@ class LogWriter:
         self._truncating = False
 
     def _quarantine_tail(self) -> None:
-        """Quarantine corrupt bytes after the end before anything is written there.
+        """Quarantine corrupt bytes after the end of the log, before new frames overwrite them.
 
-        An interrupted call can be repeated, because the marks still name the corrupt range.
+        An interrupted call can be repeated, because the marks still cover the corrupt range.
         """
         if not self._corrupt_tail:
             return
         segment = self._segments[-1]
         self._sync()
-        # A tail of zeros holds nothing that an operator could examine, so it is not copied.
+        # A tail of zeros is not copied, because it contains nothing that an operator could examine.
         if self._later or not quarantine.is_zero_after_frames(self._storage, segment):
             mark = self._marks.next()
             quarantine.quarantine_tail(self._path, self._storage, self._hard_state, mark, segment, self._later)
@@ -389,10 +390,11 @@ class LogWriter:
         """Replace the log with a snapshot of another gateway's decided log, durably.
 
         Args:
-            snapshot: a `LogState` as bytes; its position is after the decided position of this log.
+            snapshot: a `LogState` as bytes. The position of this state must be after the decided position of this log.
 
         Raises:
-            DiskFull, DiskFailed: as for `truncate`.
+            DiskFull: the disk is full and the reserve is used up; repeat the same call later.
+            DiskFailed: the disk failed, now or earlier.
         """
         self._check_usable()
         state = LogState.from_bytes(snapshot)
@@ -424,8 +426,11 @@ class LogWriter:
     # Reading back
 
     def read(self, first: int, last: int) -> tuple[tuple[Frame, ...], int]:
-        """Return durable frames from `first` on, and the last position that no later ABORT covers. See `FrameFetcher.read`."""
-        # A peer that asks for a frame counts on this disk to keep the frame, so only durable frames are returned.
+        """Return durable frames from `first` on, and the last position among them that no later ABORT can void.
+
+        `FrameFetcher.read` describes the result in detail.
+        """
+        # A peer relies on this disk to keep each frame that it gets from here, so only durable frames are returned.
         upto = ReadLimit(self._indexer.state.position, self._indexer.indexed)
         return self._fetcher.read(first, min(last, self._marks.durable[0]), upto)
 
@@ -448,12 +453,13 @@ class LogWriter:
     def decided(self, frames: Sequence[Frame], offsets: Sequence[int], aborted: Collection[int] = frozenset()) -> None:
         """Index a run of decided frames.
 
-        After `DiskFull`, the caller repeats the same call before the next run. The repeated call skips the rows that are written.
+        After `DiskFull`, the caller must repeat the same call before it indexes the next frames. The repeated call skips index rows
+        that are already written.
 
         Args:
             frames: decided frames in order.
-            offsets: offset of each frame.
-            aborted: positions of the void batches among them.
+            offsets: offset of each frame in `frames`.
+            aborted: positions of the void batches in `frames`.
 
         Raises:
             DiskFull: the disk is full and the reserve is used up.
@@ -476,8 +482,8 @@ class LogWriter:
     def idle(self) -> bool:
         """Do background work while no request is queued. Return True if work is left; the caller must then call again within 10 ms.
 
-        The call writes the mark once the last sync is 7 ms old, and refreshes the identity file once it is 200 ms old. Every call
-        also removes trimmed files.
+        A call writes an outdated mark if the last sync was at least 7 ms ago. If the mark is current and the last sync was at least
+        200 ms ago, the call refreshes an outdated identity file. Every call also removes trimmed files.
 
         Raises:
             DiskFull: the disk has no space for the mark.
@@ -489,7 +495,7 @@ class LogWriter:
         rest_us = (time.monotonic() - self._synced_at) * _US
         with self._translating("marking"):
             if self._marks.stale or self._marks.durable != self._end:
-                # A write that follows within this time carries the mark, which saves the extra sync.
+                # A write of frames within this time carries the mark, so that the mark needs no sync of its own.
                 if rest_us < limits.MARK_IDLE_US - limits.MARK_LATE_US:
                     return True
                 self._write_slot(self._segments[-1])
@@ -527,8 +533,9 @@ class LogWriter:
 
     @contextmanager
     def _translating(self, what: str) -> Iterator[None]:
-        """Translate system errors of a block. The hot paths translate inline, because a context manager costs too much time
-        there.
+        """Convert system errors that the block raises to errors of the log.
+
+        `append`, `sync` and `decided` have their own `except` clauses, because a context manager would cost too much time there.
         """
         try:
             yield
@@ -536,7 +543,7 @@ class LogWriter:
             raise self._translated(what, error) from error
 
     def _translated(self, what: str, error: OSError | DiskFull) -> DiskFull | DiskFailed:
-        """Return the log error for a system error. After any error except a full disk, the writer refuses every further call."""
+        """Convert a system error to an error of the log. If the error is not a full disk, the writer refuses all further calls."""
         failure = error if isinstance(error, DiskFull) else failure_of(what, self._path, error)
         if isinstance(failure, DiskFailed):
             self._failed = str(failure)

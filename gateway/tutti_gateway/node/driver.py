@@ -4,8 +4,8 @@ In each iteration, the driver processes messages and events, steps the stack, an
 
 1. Move the frontier that readers see.
 2. Send messages to other gateways and replies to clients.
-3. Wake the disk thread for writes. The sends come first, because the network and the other disks take longer than the local disk,
-   and because a woken thread competes with the sends for the interpreter lock.
+3. Wake the disk thread for writes. This follows the sends, because the network and the other disks take longer than the local disk,
+   and because the woken thread would compete with the sends for the interpreter lock.
 4. Pass decided runs to the index, because no client waits for the index.
 """
 
@@ -66,6 +66,7 @@ from tutti_gateway.node.clients import control_requests
 from tutti_gateway.node.clients.duplicate_lookup import DuplicateLookup, LocatedDuplicates
 from tutti_gateway.node.clients.in_flight import ArrivalTimes, OrderedInFlight, UnorderedInFlight
 from tutti_gateway.node.clients.port import ClientPort, Message
+from tutti_gateway.node.clients.quotas import Quotas
 from tutti_gateway.node.clients.replies import Replies
 from tutti_gateway.node.clients.request_handler import RequestHandler
 from tutti_gateway.node.clients.sessions import Session, Sessions
@@ -136,10 +137,11 @@ class Driver:
         self.sessions = Sessions(sessions_max)
         self.replies = Replies(self.sessions, clients, lookups, lane_lookups, counters, self._on_disconnect)
         self._notifications = ViewNotifications(self.sessions, self.replies)
+        self._quotas = Quotas(self.sessions)
         self._fences = control_requests.PendingFences(entropy)
         self._read_indexes = control_requests.PendingReadIndexes()
         self._request_handler = RequestHandler(
-            self.sessions, self.replies, self._fences, self._read_indexes, self.documents, counters, log, authorizer
+            self.sessions, self.replies, self._fences, self._read_indexes, self.documents, counters, log, self._quotas, authorizer
         )
         # Events that result from actions wait here for the end of the current step, because `step` is not reentrant.
         self._next: deque[Event] = deque()
@@ -181,6 +183,7 @@ class Driver:
                 undecided_bytes=self.undecided_bytes,
                 counters=self.counters,
                 transport=self.network.facts(),
+                quotas=self._quotas.to_dict(self._clock.mono_us()),
             )
         )
 
@@ -211,11 +214,19 @@ class Driver:
             or (self.undecided_bytes < self._undecided_bytes_max and self.undecided_frames < limits.BATCH_UNDECIDED_FRAMES_MAX)
         )
 
+    def may_read(self, routing: bytes) -> bool:
+        """True if the client port may read a connection: the memory for batches that wait for a quota has space."""
+        session = self.sessions.at(routing)
+        return session is None or self._quotas.may_read(session.access)
+
     def wait_us(self) -> int:
-        """Return the time until the next timer, us, at most the poll interval."""
-        if self._timer_us is None:
+        """Return the time until the next timer or the next batch that waits for a quota, us, at most the poll interval."""
+        due_us = self._quotas.next_us() if self.accepts_messages else None
+        if due_us is None or (self._timer_us is not None and self._timer_us < due_us):
+            due_us = self._timer_us
+        if due_us is None:
             return common_limits.POLL_US_MAX
-        return min(common_limits.POLL_US_MAX, max(0, self._timer_us - self._clock.mono_us()))
+        return min(common_limits.POLL_US_MAX, max(0, due_us - self._clock.mono_us()))
 
     # Iterations
 
@@ -255,7 +266,7 @@ class Driver:
                 events.append(self._read_indexes.begin(item.answer))
             else:
                 if isinstance(item, WriteFailed):
-                    self.halted = item.reason  # set before the step, so that the loop drains the port and clients get refusals
+                    self.halted = item.reason  # set before the step, because a halted gateway drains its port to refuse requests
                 elif isinstance(item, SpaceChanged):
                     self.disk_low = item.reason if item.low else ""
                 elif isinstance(item, Persisted):
@@ -269,6 +280,9 @@ class Driver:
             self._step(TimeAdvanced())
         if messages:
             for event in self._request_handler.receive(messages, now.mono_us):
+                self._step(event)
+        if self.accepts_messages:
+            for event in self._request_handler.pop_due(now.mono_us):
                 self._step(event)
         self.flush()
 
@@ -289,12 +303,13 @@ class Driver:
     def drop_clients(self) -> None:
         """End all sessions, after all connections were closed."""
         self._now = self._clock.now()
+        self._quotas.clear()
         for session in self.sessions.clear():
             self._step(self._request_handler.end(session.number))
 
     def _on_disconnect(self, session: Session) -> None:
         self.sessions.remove(session)
-        self._closing.append(session)  # `flush` steps the stack with SessionClosed, after the remaining replies are sent
+        self._closing.append(session)  # `flush` sends the remaining replies, and then steps the stack with SessionClosed
 
     # Actions of the stack
 

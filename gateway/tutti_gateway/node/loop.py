@@ -63,10 +63,10 @@ class Loop:
         self._housekeeping_at = 0.0
         self._last_message_at = time.monotonic()
         self._trimmed = False
-        self._clients_closed = False  # True if the last measure against too much memory closed the client connections
+        self._clients_closed = False  # True if the last call of `_free_memory` closed the client connections
 
     def run(self, done: Callable[[], bool]) -> None:
-        """Run until `done` returns True. `done` is called at least twice a second."""
+        """Run until `done`, which is called at least twice a second, returns True."""
         driver, port, inbox, transport = self._driver, self._port, self._inbox, self._transport
         ready: Collection[int] = (port.fd, *self._transport_sockets)
         while not done():
@@ -143,6 +143,5 @@ class Loop:
         else:
             self._log.error("memory is above its limit: all connections of other gateways are closed", resident_bytes=resident)
             self._transport.release_memory()
-        # If memory stays above its limit, the next call closes the other kind of connections.
         self._clients_closed = not self._clients_closed
         malloc.release_free_memory()

@@ -70,7 +70,7 @@ def _holds_our_log(config: Config) -> bool:
     """True if the directory holds the log of this gateway, so that the reads process may serve it before the gateway opens it.
 
     False if the directory is new, belongs to another gateway or group, is in use by another process, or belongs to a gateway that
-    was removed from its group. Opening the directory later reports the reason.
+    was removed from its group. The gateway reports the reason later, when it opens the directory.
     """
     try:
         identity = json.loads(Path(config.data, IDENTITY).read_bytes())

@@ -16,7 +16,7 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 import msgspec
-import pyarrow.compute  # noqa: F401 - pyarrow would import it at first use, which fails without a free descriptor
+import pyarrow.compute  # noqa: F401 - imported now, because later the import could lack a file descriptor
 
 from tutti import limits as common_limits
 from tutti.data.lane_name import LaneName
@@ -91,7 +91,7 @@ class Gateway:
 
         Args:
             config: the gateway's configuration.
-            reads: supervisor of the reads process, which is already running or starts once there is a log to read.
+            reads: supervisor of the reads process, which is already running or starts as soon as there is a log to read.
             notifier: the pipe to the reads process.
             status_socket: the socket at which the reads process requests the status.
             opened: exit stack that closes the opened parts in reverse order.
@@ -100,7 +100,8 @@ class Gateway:
         # Configure the allocator before any thread starts, because glibc gives each new thread a heap.
         process_memory.tune()
         self._handlers: dict[int, Any] = {}
-        opened.callback(self._restore_signals)  # runs last, so that no signal kills the process while its parts are being closed
+        # runs after all other callbacks, so that no signal kills the process while its parts are being closed
+        opened.callback(self._restore_signals)
         self._config = config
         self._log = log = logs.set_up(config.name, config.logging.level)
         self._inbox: Mailbox[DriverInput] = Mailbox()
@@ -130,7 +131,7 @@ class Gateway:
         writing.callback(writer.close)
         if not self._recovered.log:
             check_free_space(self._directory, options)
-        reads.attach(log, self._inbox.wake)  # once reads are served, the loop wakes and prints the ready line
+        reads.attach(log, self._inbox.wake)  # wakes the loop when reads are served, so that it prints the ready line
         self._disk = LogThread(writer, self._inbox.put, notifier.notify, log)
         lanes = self._open_lanes(options, notifier, opened)
         path = self._directory.path
@@ -165,15 +166,18 @@ class Gateway:
         from tutti.zmtp.curve import key_pair_from_text  # noqa: PLC0415 - only a gateway with keys needs the cryptography
 
         own = self._keyring.own
-        return ClientPort(
-            *config.client_address,
-            key_pair_from_text(own.public, own.secret),
-            self._is_authenticated if self._tokens is not None else None,
-        )
+        keys = key_pair_from_text(own.public, own.secret)
+        if self._tokens is None:
+            return ClientPort(*config.client_address, keys)
+        return ClientPort(*config.client_address, keys, self._is_authenticated, self._may_read)
 
     def _is_authenticated(self, routing: bytes) -> bool:
         """True if the connection has an authenticated session."""
         return self._driver.sessions.has(routing)
+
+    def _may_read(self, routing: bytes) -> bool:
+        """True if the memory for batches that wait for a quota has space for those of the connection."""
+        return self._driver.may_read(routing)
 
     def _authorizer(self, stack: Stack) -> Authorizer | None:
         """Return the authorizer of clients, or None if clients need no token."""
@@ -238,7 +242,7 @@ class Gateway:
         )
 
     def _documents(self, stack: Stack, authorizer: Authorizer | None) -> Callable[[DriverSnapshot], StatusDocuments]:
-        """Return a function that takes the state of the driver and returns the status documents of the gateway."""
+        """Return a function that creates the gateway's status documents from a snapshot of its driver."""
         identity = GatewayIdentity.of(self._config, self._directory.incarnation, release(), time.time_ns() // NS_PER_US)
 
         def documents(driver: DriverSnapshot) -> StatusDocuments:
@@ -312,7 +316,7 @@ class Gateway:
         if not self._ready_printed and self._reads.ready and not self._driver.halted and self._group.state == PRIMARY:
             self._ready_printed = True
             self._print_ready()
-            malloc.use_huge_pages()  # moves resident heap memory, so the call comes after all imports
+            malloc.use_huge_pages()  # called after all imports, because it applies only to memory that is already resident
         return False
 
     def _print_ready(self) -> None:
@@ -329,11 +333,12 @@ class Gateway:
             print(json.dumps(line), flush=True)  # noqa: T201 - the process that started the gateway waits for this line
         except OSError as error:  # a closed pipe or a full disk must not stop the gateway
             self._log.warning("the ready line could not be written", error=str(error))
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # otherwise the flush of stdout at exit raises again
+            # without this, the flush of stdout at exit would raise the same error
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         self._log.info("ready", url=line["url"], frontier=self._driver.offset)
 
     def _end(self) -> int:
-        self._port.close()  # closed before the slow steps, so that clients reconnect to other gateways at once
+        self._port.close()  # the port closes before the slow steps, so that clients reconnect to other gateways at once
         driver = self._driver
         if driver.removed:
             self._directory.mark_left(driver.removed)
@@ -393,7 +398,9 @@ def _security(config: Config) -> tuple[Keyring | None, Tokens | None]:
 
 
 def stop_us_max(heartbeat_us: int) -> int:
-    """Return the time limit of an orderly stop, us: 30 s, or two heartbeats more than the stack waits for the other gateways."""
+    """Return the time limit of an orderly stop, us: at least 30 s, and two heartbeats more than the stack waits for other "
+    "gateways.
+    """
     return max(common_limits.STOP_US_MAX, (limits.LEAVE_HEARTBEATS + 2) * heartbeat_us)
 
 

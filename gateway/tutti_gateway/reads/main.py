@@ -195,7 +195,7 @@ class Process:
     _records = 0
 
     def _stop(self) -> None:
-        """End the streams with an error that names the reason, then stop the servers."""
+        """End the streams with an error that contains the reason, then stop the servers."""
         self.watch.stop()
         self.peers.stop()
         self._history.stop()
@@ -232,7 +232,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parse(sys.argv[1:] if arguments is None else arguments)
     if options.parent is not None:
         end_with_parent(options.parent, signal.SIGKILL)  # even a hanging process must release its ports
-    # blocked before the first thread starts, because threads inherit this
+    # Block SIGTERM before the first thread starts, because threads inherit the signal mask.
     signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C also signals this process, but the gateway decides when it ends
     process_memory.tune()

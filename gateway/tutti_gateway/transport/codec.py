@@ -31,7 +31,7 @@ CONTROL, FRAMES, INTRODUCTION, REFUSAL = b"C", b"F", b"I", b"R"
 JOINED, SEPARATE = 0, 1  # modes of kind F: all bodies in the first part, or large bodies in separate parts
 WITH_FRAMES = (Forward, Order, Repair, Fetched, Post, LaneFetched, LaneTail)
 
-_PREFIX = struct.Struct("<cBHI")  # has 8 bytes, so that the frames after the padded message are aligned as on disk
+_PREFIX = struct.Struct("<cBHI")  # 8 bytes long, so that the frames after the padded message are aligned as on disk
 _PADDING = tuple(bytes(n) for n in range(8))
 
 

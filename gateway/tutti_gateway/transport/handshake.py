@@ -18,7 +18,7 @@ ID_BYTES = 16  # uuids of logs, and incarnations
 TEXT_CHARACTERS_MAX = 512  # length of an address, a timer or a release
 _SHOWN_MAX = 8  # largest number of differing settings that a message lists
 TIMERS_MAX = 32  # more than this release has, so that later releases can add timers
-PRESET = "preset"  # key of the preset's name in `timers`; the name is shown but not compared, because the timers are
+PRESET = "preset"  # key of the preset's name in `timers`, which messages show but no check compares
 
 
 def parse_introduction(data: Buffer) -> Introduction:
@@ -93,7 +93,7 @@ def _log_mismatch(mine: Introduction, theirs: Introduction) -> str:
 
 
 def duplicate_reason(known: Introduction, other: Introduction) -> str:
-    """Return the reason to refuse `other` while `known`, of the same name, is connected; empty if both are the same process."""
+    """Return the reason to refuse `other` while `known`, which has the same name, is connected; empty if both are one process."""
     if other.process == known.process:
         return ""
     if other.incarnation == known.incarnation:

@@ -1,7 +1,7 @@
 """The peers of accepted connections: the number of each peer, and which peers are refused.
 
-The log identifies gateways by number. A peer's log may be ahead of this gateway's log, or blank. So a peer's number is the number
-that this gateway's log has for the peer's name, or a higher number that the peer states for the same log.
+The log identifies gateways by number. A peer's log may be ahead of this gateway's log, or blank. Therefore the number of a peer is
+the number that this gateway's log has for the peer's name, or a higher number that the peer states for the same log.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ class Verdict(NamedTuple):
     """Result of an introduction.
 
     Attributes:
-        number: number of the peer, 0 if the peer's messages are refused.
+        number: number of the peer in the group, 0 if the peer's messages are refused.
         connect: whether this gateway must open a link to the peer, because this log does not have the peer's number.
-        reason: message for the local log, empty for none.
-        refusal: reason that is sent to the peer.
+        reason: reason for the refusal, as it is logged here; empty for none.
+        refusal: reason for the refusal, as it is sent to the peer; empty for none.
     """
 
     number: int = 0
@@ -88,9 +88,11 @@ class InboundPeers:
         self.reassess()
 
     def reassess(self) -> None:
-        """Compute the numbers of all peers again, after a change of this gateway's number or log, or of the numbers in its log."""
+        """Determine the numbers of all peers again, because this gateway's number, its log, or the numbers in its log have "
+        "changed.
+        """
         for peer in self._peers.values():
-            # This gateway may have got a log that differs from a peer's log, so that the peer is now refused.
+            # If this gateway had no log before, a peer with a different log is refused only from now on.
             peer.number = self._number(peer.introduction) if self._rejected(peer.introduction) is None else 0
 
     def unlisted(self) -> dict[int, tuple[str, str]]:
@@ -103,7 +105,7 @@ class InboundPeers:
         """Return the configuration differences of the active peers, by name."""
         since_us = self._clock_us() - limits.GUEST_SILENT_US
         peers = [peer for peer in self._peers.values() if peer.number and peer.last_received_us > since_us]
-        peers.sort(key=lambda peer: peer.introduced_us)  # the dict below keeps the last process of each name, here the newest
+        peers.sort(key=lambda peer: peer.introduced_us)  # newest last, because the dict below keeps the last process of each name
         found = {peer.name: differences(self.me, peer.introduction) for peer in peers}
         return {name: what for name, what in found.items() if what}
 
@@ -128,7 +130,7 @@ class InboundPeers:
         """
         rejected = self._rejected(introduction)
         if rejected is not None:
-            self._peers.pop(routing, None)  # the last introduction on a connection counts, even if an earlier one was accepted
+            self._peers.pop(routing, None)  # the peer is refused now, even if an earlier introduction was accepted
             return rejected
         now = self._clock_us()
         number = self._number(introduction)
@@ -151,7 +153,7 @@ class InboundPeers:
         )
 
     def _rejected(self, other: Introduction) -> Verdict | None:
-        """Return the refusal that does not depend on the peer's number; None if there is none."""
+        """Return the refusal of a peer for a reason other than its number; None if there is no such reason."""
         reason = refusal_reason(self.me, other)
         return Verdict(reason=reason, refusal=reason) if reason else None
 
@@ -167,7 +169,7 @@ class InboundPeers:
     def _duplicate(
         self, routing: bytes, introduction: Introduction, broke_us: int, is_open: Callable[[bytes], bool]
     ) -> InboundPeer | None:
-        """Return another process that uses the same name and has neither ended nor fallen silent; None if there is none."""
+        """Return another process of the same name that is connected and not silent; None if there is none."""
         since_us = self._clock_us() - limits.DUPLICATE_SILENT_US
         for other_routing, peer in self._peers.items():
             other = peer.introduction

@@ -30,8 +30,8 @@ class Introduction(msgspec.Struct, frozen=True, kw_only=True):
         log: uuid of the log, empty for a blank directory.
         process: 8 random bytes of this run; two concurrent values with one incarnation mean that a directory was copied.
         address: HOST:P for clients, as in a roster.
-        configured: configured members, name -> address, to report differences.
-        timers: settings of `[timers]` and the preset, to report differences; empty from older releases.
+        configured: members in the configuration, name -> address, which the peer compares to report differences.
+        timers: settings of `[timers]` and the preset, which the peer compares to report differences; empty from older releases.
         seal: 32 random bytes, the key that authenticates multicast datagrams; empty on an unencrypted connection.
     """
 
@@ -85,7 +85,7 @@ class Transport(Protocol):
 
     @property
     def unread(self) -> bool:
-        """True if there are messages to drain that none of the `descriptors` signals."""
+        """True if there are messages to drain although none of the `descriptors` is readable."""
 
     def descriptors(self) -> Sequence[int]:
         """Return the descriptors that become readable when there are messages to drain, always the same ones."""

@@ -76,19 +76,19 @@ def generate(directory: str | Path, gateways: Iterable[str]) -> list[Path]:
     """
     names = [check_name("gateway", name) for name in gateways]
     if not names or len(set(names)) != len(names):
-        raise UsageError(f"name each gateway once, not {', '.join(names) or 'none'}")
+        raise UsageError(f"give each gateway name once, and at least one (given: {', '.join(names) or 'none'})")
     folder = Path(directory)
     secrets, public = [folder / f"{name}{SECRET_ENDING}" for name in names], folder / PUBLIC_FILE
     known = read_public(public) if public.exists() else {}
     for name, path in zip(names, secrets, strict=True):
         if path.exists() or name in known:
             raise ConfigError(
-                f"{name} has keys already ({path if path.exists() else public}): new keys must replace the old ones on every host; "
-                f"remove the old ones first"
+                f"{name} has keys already ({path if path.exists() else public}): to replace them, first remove the old keys "
+                f"on every host"
             )
     if len(known) + len(names) > limits.ROSTER_MAX:
         raise ConfigError(f"{public} would list {len(known) + len(names)} gateways, above the limit of {limits.ROSTER_MAX}")
-    make_directory(folder, 0o777)  # the umask applies; the directory is public, because each secret file has its own mode
+    make_directory(folder, 0o777)  # readable by all users (subject to the umask), because each secret file has its own mode
     created = [new_keys(name) for name in names]
     for keys, path in zip(created, secrets, strict=True):
         write_new(path, _secret_text(keys), 0o600)
@@ -129,7 +129,7 @@ def read_secret(path: str | Path) -> Keys:
     tree, found = read_toml(path, _MADE_BY)
     if _is_public_file(tree):
         raise ConfigError(
-            f"{path} lists the public keys of a group and has no secret key: name this gateway's own {SECRET_ENDING} file"
+            f"{path} lists the public keys of a group and has no secret key: use this gateway's {SECRET_ENDING} file here"
         )
     if not _is_secret_file(tree):
         raise ConfigError(f"{path} is not a secret key of a gateway (it has {_listed(tree)}): create one with `tutti keys new`")
@@ -159,7 +159,7 @@ def read_public(path: str | Path) -> dict[str, str]:
         raise ConfigError(f"{path} has the secret key of a gateway: name the file that lists the public keys, {PUBLIC_FILE}")
     table = tree.get("gateways")
     if not _is_public_file(tree) or not isinstance(table, dict) or not table:
-        raise ConfigError(f'{path} lists no public keys (it has {_listed(tree)}): write [gateways] and name = "key" below it')
+        raise ConfigError(f'{path} lists no public keys (it has {_listed(tree)}): write [gateways] and NAME = "KEY" below it')
     if len(table) > limits.ROSTER_MAX:
         raise ConfigError(f"{path} lists {len(table)} gateways, above the limit of {limits.ROSTER_MAX}: remove old ones")
     owner: dict[str, str] = {}
@@ -237,7 +237,7 @@ class Keyring:
         seen: Stamp,
         clock_us: Callable[[], int] = monotonic_us,
     ) -> None:
-        """Use keys that `open` has read and checked. `seen` is the stamp of the public file, taken before the read."""
+        """Use keys that `open` has read and checked. `seen` is the stamp that the public file had before it was read."""
         self.own = own
         self.trouble = ""
         self._path = Path(public_path)
@@ -258,7 +258,7 @@ class Keyring:
         own = read_secret(secret_path)
         if own.gateway != gateway:
             raise ConfigError(
-                f"{secret_path} is the secret key of {own.gateway!r} and this gateway is {gateway!r}: name its own file"
+                f"{secret_path} is the secret key of {own.gateway!r}, but this gateway is {gateway!r}: use the file of {gateway!r}"
             )
         seen = file_stamp(public_path)  # taken before the read, so that a write during the read counts as a change
         public = read_public(public_path)
@@ -268,8 +268,8 @@ class Keyring:
             )
         if public[gateway] != own.public:
             raise ConfigError(
-                f"{public_path} has another key for {gateway} than {secret_path}, whose public key is {own.public}: the other "
-                f"gateways would reject it; write that key into the public file on every host"
+                f"{public_path} has another key for {gateway} than {secret_path}, so the other gateways would reject {gateway}: "
+                f"write {gateway}'s public key, {own.public}, into the public file on every host"
             )
         return cls(own, public_path, public, seen, clock_us)
 
@@ -288,7 +288,7 @@ class Keyring:
             return False
         try:
             public = read_public(self._path)
-        except ConfigError as error:  # without `mark_read`, the next check reads the file again: the cause can be temporary
+        except ConfigError as error:  # the cause may be temporary: without `mark_read`, the next check reads the file again
             self.trouble = f"the public keys read before stay valid: {error}"
             return False
         self._changes.mark_read(seen)

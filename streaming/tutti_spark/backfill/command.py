@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from tutti.common.gateway_url import DEFAULT_URL
 from tutti.errors import TuttiError, UsageError
 from tutti_spark.backfill.ranges import parse_position
 
@@ -23,7 +24,12 @@ _TRACEBACK = "Traceback (most recent call last):"
 
 
 @click.command()
-@click.option("--url", envvar="TUTTI_URL", metavar="URL", help="Read from these gateways. [$TUTTI_URL]")
+@click.option(
+    "--url",
+    envvar="TUTTI_URL",
+    metavar="URL",
+    help=f"Read from these gateways. [$TUTTI_URL; without it, --path and --archive: {DEFAULT_URL}]",
+)
 @click.option("--path", metavar="DIR[,DIR]", help="Read data directories instead; gateways may be down.")
 @click.option("--archive", metavar="ARCHIVE", help="Archive of the log, a directory or a URL: for removed records, or alone.")
 @click.option("--topic", "topics", multiple=True, metavar="NAME", help="Only these topics (may be given several times).")
@@ -54,8 +60,8 @@ _TRACEBACK = "Traceback (most recent call last):"
     type=click.Choice(["append", "merge", "swap"]),
     default="append",
     show_default=True,
-    help="append: add the missing parts of the range. merge: add only those of their records whose offset no row has (Delta Lake). "
-    "swap: replace the range in the table.",
+    help="append: add the missing parts of the range. merge: add the missing parts without the records whose offset is already in "
+    "the table (Delta Lake only). swap: replace the range in the table.",
 )
 @click.option(
     "--job",
@@ -72,8 +78,8 @@ _TRACEBACK = "Traceback (most recent call last):"
 @click.option(
     "--live",
     metavar="CHECKPOINT",
-    help="Checkpoint of the streaming query that writes into the table: the range ends where its streams began (append), or at "
-    "the offset that all of them have finished.",
+    help="Checkpoint of the streaming query that writes into the table. The range ends where the streams of the query began "
+    "(append), or at the offset that all streams of the query have finished.",
 )
 @click.option(
     "--ledger",
@@ -106,10 +112,11 @@ def backfill(
     settings: tuple[str, ...],
     as_json: bool,
 ) -> None:
-    """Copy a range of the log into a table, each record exactly once.
+    """Copy a range of the log into a table, each record once.
 
-    The command adds the parts of the range that the table lacks, in atomic transactions. You can run it twice, kill it at any time,
-    run two at once, or run it in parallel to the streaming query that fills the table. After a kill, run it again.
+    The command adds the parts of the range that the table lacks, in atomic transactions. You can run the command twice, kill
+    it at any time, run it twice at once, or run it in parallel to the streaming query that fills the table. After a kill, run the
+    command again.
 
     \b
     Copy a month into a Delta table, with the job of a live query:
@@ -119,12 +126,14 @@ def backfill(
     Replace a range after a correction of the job:
       tutti backfill --path data/g1 --end 500000 --table lake/delays --job delays.py --mode swap
 
-    docs/how-to/backfill.md explains how it works, and the rules for a job.
+    docs/how-to/backfill.md explains the command, and the rules for a job.
     """
     if path is not None and context.get_parameter_source("url") is click.core.ParameterSource.COMMANDLINE:
         raise UsageError("--url and --path exclude each other: give one of them")
+    if path is None and url is None and archive is None:
+        url = context.meta[DEFAULT_URL] = DEFAULT_URL  # the key adds to an error that the address is the default
     if path is None and not url and archive is None:
-        raise UsageError("no origin given: give --url tutti://HOST:PORT (or set TUTTI_URL), --path DIR or --archive DIR")
+        raise UsageError("no origin given: give --url tutti://HOST:PORT, --path DIR or --archive DIR")
     from tutti_spark.backfill.spark_session import check_spark
 
     check_spark()

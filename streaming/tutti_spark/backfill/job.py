@@ -47,7 +47,7 @@ def load(path: str) -> Callable[[DataFrame], DataFrame]:
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
     # Pickle the functions of the file by value, because workers cannot import the module by name.
-    cloudpickle.register_pickle_by_value(module)  # type: ignore[no-untyped-call]  # it has no hints
+    cloudpickle.register_pickle_by_value(module)  # type: ignore[no-untyped-call]  # cloudpickle has no type hints
     try:
         spec.loader.exec_module(module)
     except (Exception, SystemExit) as error:

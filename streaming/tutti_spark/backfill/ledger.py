@@ -135,7 +135,7 @@ class Ledger:
         return read(self.directory) or State(self._about, uuid.uuid4().hex)
 
     def step(self, start: int, end: int, slice_records: int | None = None) -> Step | None:
-        """Return the next step for adding [start, end) to the table, with a new claim if possible; None if the table has the range.
+        """Return the next step for adding [start, end) to the table, a new claim if possible; None if the table has the range.
 
         While a swap of any range is open, no range can be claimed, because a swap may replace the table's directory.
 
@@ -191,7 +191,7 @@ class Ledger:
     def _is_alive(self, run: str) -> bool:
         """Return True if `run` is another run and alive. Delete the file of a dead run.
 
-        The present run counts as dead too, because it must resolve a claim that it left open, as after a death.
+        The present run counts as dead, so that it resolves a claim that it has left open itself.
         """
         if run == self.run:
             return False
@@ -234,8 +234,8 @@ def close_claim(state: State, claim: Claim, run: str) -> None:
     """
     if replace(claim, run=run) not in state.open:
         raise ClaimLost(
-            f"another run took over the range {claim}, because this run looked dead: the rows of the other run count. Keep the "
-            "ledger on a file system with working locks (flock), the same for all runs"
+            f"another run took over the range {claim}, because this run looked dead: the table keeps the rows of the other run. "
+            "Keep the ledger on one file system with working locks (flock) for all runs"
         )
     state.open.remove(replace(claim, run=run))
 

@@ -76,7 +76,7 @@ class Plan:
     """A backfill with its resolved range, and with options that are checked as far as possible without Spark.
 
     Raises:
-        UsageError: an option does not fit; the message contains the option and the remedy.
+        UsageError: an option is wrong, or conflicts with another option; the message contains the option and the remedy.
         Unavailable: no gateway answers.
     """
 
@@ -153,7 +153,7 @@ class Plan:
             report_progress: function that gets one line of text for each step.
 
         Raises:
-            UsageError: the job or the table does not fit.
+            UsageError: the job is not usable, or its rows do not fit the table.
         """
         report = self.report
         if self.nothing_to_do():
@@ -268,7 +268,7 @@ class Plan:
         found = wait_for_log(source_of(self.options)).log
         if found != self.log:
             raise UsageError(
-                f"{self.options.origin} has log {found} now, and had log {self.log} when this run began: the log was replaced"
+                f"{self.options.origin} has log {found} now, but had log {self.log} when this run began: the log was replaced"
             )
 
 
@@ -297,7 +297,7 @@ def _check_fits(options: Backfill, kind: str, local: Path | None) -> None:
         raise UsageError("--mode merge needs Delta Lake: Parquet files cannot be changed while others read and write them")
     if options.ledger is not None:
         raise UsageError(
-            f"--ledger {options.ledger}: the ledger of a Parquet table must be in the table, which a swap replaces with it"
+            f"--ledger {options.ledger}: a Parquet table contains its ledger, because a swap replaces both together: omit --ledger"
         )
     check_parquet(local)
 
@@ -323,8 +323,8 @@ def _end_before_live(live: Live, options: Backfill, end: int) -> int:
     if options.end == "latest" and live.finished < begun:
         raise UsageError(
             f"--live {options.live}: the streams of its query began at offsets {_joined_text(live.begins)}, and all of them have "
-            f"finished up to {live.finished} only: records from there to {begun - 1} would be missing. Try again when the query "
-            f"has finished {begun}, or name an --end"
+            f"finished up to {live.finished} only. Records {live.finished} to {begun - 1} would be missing from the table: try "
+            f"again when all streams have finished up to {begun}, or set --end"
         )
     return end if options.end != "latest" else min(end, live.finished)
 
@@ -332,16 +332,16 @@ def _end_before_live(live: Live, options: Backfill, end: int) -> int:
 def _end_before_begin(live: Live, options: Backfill, end: int) -> int:
     if not live.complete:
         raise UsageError(
-            f"--live {options.live} no longer contains the start of its query: give it with --end and omit --live, or use --mode "
-            "merge"
+            f"--live {options.live} no longer contains the start of its query: omit --live and set --end to the offset at which "
+            "the query began, or use --mode merge"
         )
     first = live.begins[0]
     if options.end == "latest" and len(live.begins) > 1:
         raise UsageError(
-            f"--live {options.live}: the streams of its query began at offsets {_joined_text(live.begins)}, and an append ends at "
-            f"one offset for all topics: records from {first} on would be missing for the streams that began later. Use --mode "
-            "merge, which adds each offset that the table lacks (the rows need the column `offset`). Without that column, start "
-            "the query with a new checkpoint, and give all its streams one startingOffset, or the same lockstep"
+            f"--mode append with --live {options.live}: no end of the range fits all streams of that query, because they began at "
+            f"different offsets ({_joined_text(live.begins)}). Records from {first} on would be missing for the streams that began "
+            "later. If the rows have the column `offset`, use --mode merge, which adds each offset that the table lacks. Otherwise "
+            "start the query with a new checkpoint, and give all its streams the same startingOffset or the same lockstep"
         )
     if options.end != "latest" and end > first:
         raise UsageError(
@@ -356,5 +356,5 @@ def _joined_text(offsets: Sequence[int]) -> str:
 
 
 def counted(findings: int) -> str:
-    """Return a number of findings as text, which the text of the first finding can follow."""
+    """Return the number of findings as text. In the message, the text of the first finding follows."""
     return "one finding" if findings == 1 else f"{findings} findings, the first"

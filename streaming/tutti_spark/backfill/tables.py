@@ -1,4 +1,4 @@
-"""Delta and Parquet tables. Each adds a claimed range atomically, and can determine later whether it contains the range."""
+"""Delta and Parquet tables. A table adds a claimed range atomically, and can later determine whether it contains the range."""
 
 from __future__ import annotations
 
@@ -47,9 +47,9 @@ class Table(Protocol):
 class DeltaTable:
     """A Delta table. Each claim is one transaction with its own application id, which Delta Lake accepts once.
 
-    An empty transaction with the same id resolves a claim. Delta Lake skips the empty transaction if the claim is in the table.
-    Otherwise, the empty transaction permanently prevents the commit of the claim, even if a Spark process without a driver is still
-    writing. The history of the table shows which of the two transactions committed.
+    An empty transaction with the same id resolves a claim. If the claim is already in the table, Delta Lake skips the empty
+    transaction. Otherwise, the empty transaction permanently prevents the commit of the claim, even if a Spark process without a
+    driver is still writing. The history of the table shows which of the two transactions committed.
     """
 
     def __init__(self, spark: SparkSession, path: str, ledger: Ledger, log: str, mode: str) -> None:
@@ -161,7 +161,7 @@ class DeltaTable:
         return f"delta.`{self._path}`"
 
     def _id(self, claim: Claim) -> str:
-        """Return the application id of a claim's transaction; Delta Lake accepts each id once.
+        """Return the application id of a claim's transaction. Delta Lake accepts each id once.
 
         The id contains the ledger's id, because a new ledger of the same table numbers its claims from 1 again.
         """
@@ -201,7 +201,8 @@ class ParquetTable:
             schema = rows.schema.simpleString()
             if state.schema not in ("", schema):
                 raise UsageError(
-                    f"another run began this table with {state.schema}, and the result has {schema}: use another table"
+                    f"the rows of this run have the schema {schema}, but an earlier run began the table {self._path} with the "
+                    f"schema {state.schema}: use another table"
                 )
             finish_claim(state, claim, self._ledger.run, schema)
             staged.rename(self._path / directory_name(claim.start, claim.end))
@@ -294,7 +295,7 @@ def check_swap(path: Path, start: int, end: int) -> None:
 
 
 def _span(directory: Path) -> tuple[int, int]:
-    """Return the range of a range directory as (start, end); `end` is exclusive."""
+    """Return the range of offsets in a directory of the table, as (start, end). `end` is exclusive."""
     first, _, last = directory.name.partition("=")[2].partition("-")
     return int(first), int(last) + 1
 

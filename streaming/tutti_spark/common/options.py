@@ -101,8 +101,7 @@ class ReadOptions:
     """Checked options of a read.
 
     At most one of `gateways` and `paths` is set. `archive` can be set alone or together with one of these. `start_name` and
-    `end_name`
-    are the option names that the user wrote: Tutti's or Kafka's.
+    `end_name` are the names that the user wrote for the options of start and end, which can be Tutti's or Kafka's names.
     """
 
     gateways: str | None = None
@@ -152,7 +151,7 @@ def canonical_name(option: str) -> str:
 
 
 def exclusive_key(name: str) -> str:
-    """Return a key that is equal for two options that exclude each other. `name` is Tutti's name of an option."""
+    """Return the key of an option with Tutti's name `name`. Options that exclude each other have the same key."""
     return _EXCLUSIVE.get(name, name)
 
 

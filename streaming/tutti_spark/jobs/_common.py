@@ -47,7 +47,7 @@ def parser(name: str, text: str | None) -> argparse.ArgumentParser:
     for mode in (live, replay):
         mode.add_argument("--topic", default=TOPIC)
         mode.add_argument("--start", default="earliest", metavar="OFFSET", help="of a new checkpoint; default earliest")
-        mode.add_argument("--ticks", type=int, default=1, metavar="N", help="micro-batches end at each Nth tick; default 1")
+        mode.add_argument("--ticks", type=int, default=1, metavar="N", help="end micro-batches at each Nth time mark; default 1")
         mode.add_argument("--out", required=True, metavar="OUT", help="destination of the result")
         mode.add_argument("--checkpoint", required=True, metavar="DIR", help="a local directory")
         mode.add_argument("--shuffle-partitions", type=int, default=2, metavar="N", help="of a new checkpoint")
@@ -97,7 +97,7 @@ def run(
 
 
 def stream(spark: SparkSession, options: argparse.Namespace) -> DataFrame:
-    """Return the records of the topic as a stream whose micro-batches end at ticks."""
+    """Return the records of the topic as a stream. Each micro-batch ends at a tick, which is a time mark in the log."""
     origin = {"gateways": options.gateways} if options.mode == "live" else {"path": options.path}
     given: dict[str, str] = {"topics": options.topic, "startingOffset": options.start, "columns": "offset,value"}
     cut = {"cut": f"tick:{options.ticks}", "maxRecordsPerTrigger": "1"}

@@ -5,7 +5,7 @@
 Each record is a change: its topic is the name of a table, its key identifies a row, and its value is the row's new content (null:
 the row is deleted). Each micro-batch is one commit, so each version of a Delta table shows all topics at one offset of the log. For
 example, no item appears without its order. The offset identifies a change: the job never adds a change twice, and never replaces a
-newer change by an older one. So a repeated micro-batch or a new checkpoint does not modify the tables.
+newer change by an older one. Therefore, a repeated micro-batch or a new checkpoint does not modify the tables.
 """
 
 from __future__ import annotations

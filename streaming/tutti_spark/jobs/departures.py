@@ -1,8 +1,7 @@
 """Record format of the jobs with departures. The module needs no Spark, so that producers can import it.
 
 The value of a record is one departure, a JSON object with at least the fields of `FIELDS`. The key of the record is the airport.
-The
-event time is the scheduled departure in UTC: `time_hour` of the data set plus `minute`.
+The event time is the scheduled departure in UTC, which is `time_hour` of the data set plus `minute`.
 
 After all producers have delivered all departures, one of them sends `CLOSING_RECORD`, which therefore follows all departures in the
 log. The closing record moves the watermark past every window, so that the job `flights.py` outputs the last windows.

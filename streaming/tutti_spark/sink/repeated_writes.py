@@ -3,7 +3,7 @@
 A micro-batch of a stream is one write, so a second write with the same batch number is a repeat, even if its rows differ. In
 `foreachBatch`, the function may write several times for one micro-batch. Two writes in the same run of the query are different
 writes. The first write in a later run repeats the write of the earlier run. When a run repeats a write, the progress gets the id of
-this run, so that another write in the same run counts as different.
+this run, so that the next write in the same run counts as a different write.
 """
 
 from __future__ import annotations
@@ -58,9 +58,7 @@ class Write:
         return f"{what} with {self.records} records"
 
     def progress(self, first_result: Mapping[str, Any] | None = None) -> bytes:
-        """Return the progress to commit. For a repeat, `first_result` is the progress of the first write, which gets this run's
-        id.
-        """
+        """Return the progress to commit: for a repeat, that of the first write (`first_result`) with the id of this run."""
         keys = ("records", "topics", "counts", "digest")
         what = {key: getattr(self, key) for key in keys} if first_result is None else {key: first_result[key] for key in keys}
         found = ({} if self.batch < 0 else {"batch": self.batch}) | ({"run": self.run} if self.run else {})
@@ -81,7 +79,7 @@ def _digest(what: object) -> str:
 
 
 def find_committed(last: bytes, wanted: Write) -> dict[str, Any] | None:
-    """Return the committed progress if the log already contains this write; None if the sink must write it.
+    """Return the committed progress if the log already contains this write. Return None if the sink must write it.
 
     Args:
         last: last committed progress of the producer.
@@ -105,8 +103,9 @@ def find_committed(last: bytes, wanted: Write) -> dict[str, Any] | None:
         return None
     if number > wanted.batch:
         raise Fenced(
-            f"micro-batch {wanted.batch} of {wanted.name!r} comes after {number}, which is in the log: another driver uses this "
-            "checkpoint, or an older copy of it was restored. Nothing was written; stop this query, or use a new checkpoint"
+            f"micro-batch {wanted.batch} of {wanted.name!r} cannot follow {number}, which is already in the log: another driver "
+            "uses this checkpoint, or an older copy of it was restored. Nothing was written. Stop this query, or use a new "
+            "checkpoint"
         )
     if not wanted.stream:
         _check_same(committed, wanted, same)
@@ -132,7 +131,7 @@ def _check_same(committed: Mapping[str, Any], wanted: Write, same: Mapping[str, 
             "the function of foreachBatch its own writeId",
             "progress",
         )
-    kind = "digest"  # in the same or an unknown run, a repeat must also have the same number of bytes
+    kind = "digest"  # in the same or an unknown run, also compare the numbers of bytes
     if wanted.run and run and wanted.run != run:
         kind = "counts" if wanted.named else "topics"
     if not same[kind]:

@@ -119,7 +119,7 @@ class _Sink:
                     raise Unknown(f"it is unknown whether {write} is in the log ({error}): {_unknown_advice(name)}") from error
 
     def _commit_repeat(self, name: str, write: Write, topic: str) -> None:
-        """Store this run's id in the progress of the repeated write, so that another write of this run counts as different.
+        """Store this run's id in the progress of a repeated write, so that the next write of this run counts as a different write.
 
         The progress commits with one staged record, which never becomes visible.
         """
@@ -151,7 +151,7 @@ class _Sink:
                 control.forget(*zip(*producers[at : at + limits.DELETE_PRODUCERS_MAX], strict=True))
 
 
-class StreamSink(_Sink, DataSourceStreamArrowWriter):  # type: ignore[misc]  # as in Spark: takes Arrow
+class StreamSink(_Sink, DataSourceStreamArrowWriter):  # type: ignore[misc]  # as in Spark, it takes Arrow
     """Writes the micro-batches of a streaming query."""
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
@@ -233,6 +233,6 @@ def _payload(records: pa.RecordBatch) -> int:
 
 
 def _property(name: str) -> str:
-    """Return a local property that Spark's driver has set for the tasks of a job; empty if it has not."""
+    """Return a local property that Spark's driver has set for the tasks of a job; empty without this property."""
     context = TaskContext.get()
     return (context.getLocalProperty(name) if context is not None else "") or ""

@@ -6,9 +6,8 @@ accumulator, rows for 1,000 topics would become 1,000 batches for every 10,000 r
 Invariants
 - The accumulator emits the records of one topic in their order of arrival.
 - The accumulator emits the records of a topic as soon as they reach `SLICE_BYTES`, and all records as soon as the input since the
-last
-  drain reaches `INPUT_BYTES_MAX`. The second limit bounds the memory of a task, because a waiting slice keeps its whole input batch
-  in memory.
+  last drain reaches `INPUT_BYTES_MAX`. The second limit bounds the memory of a task, because a waiting slice keeps its whole
+  input batch in memory.
 - There is at most one batch for each MiB of records, plus one batch for each topic in each `INPUT_BYTES_MAX` of input.
 """
 

@@ -23,13 +23,12 @@ if TYPE_CHECKING:
     from tutti_spark.common.options import ReadOptions
 
 
-# The class has no `pushFilters`, because Spark (4.2.0, 4.3.0) would reuse filtered partitions for other queries, with wrong
-# results.
+# The class has no `pushFilters`: with filters, Spark (4.2.0, 4.3.0) wrongly reuses filtered partitions for other queries.
 class BatchReader(DataSourceReader):
     """Plans the read at the first action. The position `latest` is the frontier at that moment.
 
-    Spark (4.2.0 and 4.3.0) keeps the plan for all later actions on the same relation, and does not call the reader again. So each
-    task checks the age of its plan, and warns if the plan lacks newer records.
+    Spark (4.2.0 and 4.3.0) keeps the plan for all later actions on the same relation, and does not call the reader again.
+    Therefore, each task checks the age of its plan, and warns if the plan lacks newer records.
     """
 
     def __init__(self, options: ReadOptions) -> None:

@@ -1,8 +1,8 @@
 """Tables in Spark's catalog that read the log: `CREATE TABLE flights USING tutti OPTIONS (...)`.
 
 Spark (4.2.0 and 4.3.0) passes the options of a table to a Python data source only when it requests the schema of a new table. For a
-read or a write of the table, Spark passes only the stored schema and the options of that read or write. So the stored schema
-contains the options of the table, in the metadata key `tutti` of its first column.
+read or a write of the table, Spark passes only the stored schema and the options of that read or write. Therefore, the
+stored schema contains the options of the table, in the metadata key `tutti` of its first column.
 
 For a new table, Spark passes each option twice, as X and as option.X, mixed with properties that are not options (provider, owner,
 comment, TBLPROPERTIES).
@@ -28,7 +28,7 @@ _PATHS = ("path", "archive", credentials.FILE)
 
 
 def new_table_options(options: Mapping[str, str]) -> dict[str, str] | None:
-    """Return the options of a new table under Tutti's names; None if Spark does not create a table.
+    """Return the options of a new table under Tutti's names. Return None if Spark does not create a table.
 
     Raises:
         UsageError: an option contains a secret.
@@ -65,7 +65,7 @@ def without_metadata(schema: StructType) -> StructType:
 
 
 def merge_table_options(options: Mapping[str, str], schema: StructType) -> dict[str, str]:
-    """Return the options of a read or a write together with those of its table; the read's or write's own take precedence."""
+    """Return the options of the table, overridden by the `options` of one read or write of the table."""
     kept: dict[str, str] = next((field.metadata[_KEY] for field in schema.fields if _KEY in field.metadata), {})
     given = {exclusive_key(canonical_name(key)) for key in options}
     return {name: value for name, value in kept.items() if exclusive_key(name) not in given} | dict(options)

@@ -1,7 +1,8 @@
 """Follows the frontier in a background thread, so that a stream reader always has a recent value.
 
-Spark requests the latest offset every 10 ms, even when the query is idle. One long poll at a time serves all of these calls. The
-poll returns when the frontier moves, so a query sees new records within one round trip and sends no useless requests.
+Spark requests the latest offset every 10 ms, even when the query is idle. This module answers these requests from one
+long poll at a time. The poll returns when the frontier moves, so a query sees new records within one round trip and sends no
+useless requests.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ class Lag:
             return
         self._offset = offset
         if len(self._moves) == limits.SPARK_FRONTIER_SAMPLES_MAX:
-            # If the list is full, merge this move with the previous one, with the earlier time: the lag is then rather too long.
+            # If the list is full, replace the previous move but keep its time, so that the reported lag is never too short.
             now = self._moves.pop()[0]
         self._moves.append((now, offset))
 
@@ -105,7 +106,7 @@ class FrontierWatch:
 
     def _follow(self) -> None:
         known: int | None = None
-        timeout: float | None = None  # first poll: the default timeout; later polls have more time, so that a gateway can restart
+        timeout: float | None = None  # None (the default) for the first poll; later polls have time for a restart of a gateway
         while not self._stopped:
             try:
                 frontier = self._source.frontier(known, self._poll_seconds, timeout)

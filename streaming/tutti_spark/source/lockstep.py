@@ -83,7 +83,7 @@ class Lockstep:
         deadline = time.monotonic() + _JOIN_TIMEOUT_SECONDS
         while not self._try_join(home):
             if time.monotonic() > deadline:
-                raise self._name_conflict("a running query uses it")
+                raise self._name_conflict("that query is still running")
             time.sleep(_JOIN_POLL_SECONDS)
 
     def initial(self, terms: Terms, log: str, decide: Callable[[], int]) -> int:
@@ -128,8 +128,9 @@ class Lockstep:
         self._check_terms(state["terms"], terms)
         if end["begin"] != begin:
             raise UsageError(
-                f"streams of lockstep {self._name!r} are at offsets {end['begin']} and {begin} of log {log}: the checkpoint is "
-                "from a query whose streams were not in lockstep. Use a new checkpointLocation, and a name that no other query has"
+                f"the streams with the option lockstep {self._name!r} are at different offsets, {end['begin']} and {begin} of log "
+                f"{log}, because the checkpoint is from a query without this option. Use a new checkpointLocation, and a lockstep "
+                "name that no other query uses"
             )
         return int(end["offset"])
 
@@ -172,8 +173,8 @@ class Lockstep:
     def _check_log(self, theirs: str, mine: str) -> None:
         if theirs != mine:
             raise UsageError(
-                f"streams of lockstep {self._name!r} read different logs, {theirs} and {mine}: offsets of one log mean nothing in "
-                "the other. Only streams of one log can share a lockstep"
+                f"the streams with the option lockstep {self._name!r} read different logs, {theirs} and {mine}, whose offsets have "
+                "nothing in common: use one lockstep name for the streams of each log"
             )
 
     def _check_terms(self, theirs: Terms, mine: Terms) -> None:
@@ -181,13 +182,13 @@ class Lockstep:
             values = [terms.get(option, "not given") for terms in (theirs, mine)]
             if values[0] != values[1]:
                 raise UsageError(
-                    f"streams of lockstep {self._name!r} differ in option {option!r}: {values[0]} and {values[1]}. Give all of "
-                    "them the same value"
+                    f"the streams with the option lockstep {self._name!r} differ in option {option!r}: {values[0]} and "
+                    f"{values[1]}. Give all these streams the same value"
                 )
 
     def _name_conflict(self, why: str) -> UsageError:
         return UsageError(
-            f"another query of this driver also has streams in lockstep {self._name!r} ({why}): set the option 'lockstep' to a "
+            f"another query of this driver also uses the lockstep name {self._name!r} ({why}): set the option 'lockstep' to a "
             "name that no other running query has"
         )
 
@@ -201,7 +202,7 @@ class Lockstep:
         try:
             return dict(json.loads(text)) if text else dict(_INITIAL_STATE)
         except (ValueError, RecursionError) as error:
-            raise Unavailable(f"the shared state of lockstep {self._name!r} is incomplete: start the query again") from error
+            raise Unavailable(f"the shared state of lockstep name {self._name!r} is incomplete: start the query again") from error
 
     @contextmanager
     def _update(self) -> Iterator[dict[str, Any]]:

@@ -1,10 +1,9 @@
 """Offsets of a stream as Spark stores them in its checkpoint: `{"log": uuid, "offset": n, "from": m}`.
 
-Each end contains the start of its batch (`from`), and the source plans a batch only from its end: [from, offset). The reason is a
-crash
-in batch 0: Spark requests the initial offset again, although its offset log may already contain the end of batch 0. With `latest`,
-the second answer differs from the first. A batch begins before `from` only if Spark did not store the ends of earlier batches
-(`batch_range`). The UUID identifies the log, because offsets of one log have no meaning in a different log.
+Each end contains the start of its batch (`from`), so that the source can plan the batch [from, offset) from its end alone. The
+reason is a crash in batch 0: Spark requests the initial offset again, although its offset log may already contain the end of batch
+0. With `latest`, the second initial offset differs from the first. A batch begins before `from` only if Spark did not store the
+ends of earlier batches (`batch_range`). The UUID identifies the log, because offsets of one log have no meaning in a different log.
 """
 
 from __future__ import annotations
@@ -60,7 +59,7 @@ def check_log(offset: StreamOffset, log: str, origin: str) -> None:
 
 
 def batch_range(start: StreamOffset, end: StreamOffset) -> tuple[int, int]:
-    """Return the range [a, b) of the batch that ends at `end`; `start` is the start that Spark assumes.
+    """Return the range [a, b) of the batch that ends at `end`. `start` is the start that Spark passes.
 
     With `asyncProgressTrackingEnabled`, Spark stores the ends of only some batches. After a failure, `start` is the last stored
     end. The batches between `start` and `end` become part of this batch and are read again, so that no record is lost.
@@ -71,7 +70,7 @@ def batch_range(start: StreamOffset, end: StreamOffset) -> tuple[int, int]:
     check_log(start, end.log, "the planned batch")
     if end.begin > end.offset:
         raise UsageError(f"the batch would begin at {end.begin}, above its end {end.offset}: the checkpoint is corrupt")
-    if start.offset == start.begin:  # an initial offset, which differs between two calls with `latest`, so only `end` counts
+    if start.offset == start.begin:  # use only `end`, because with `latest`, two calls return different initial offsets
         return end.begin, end.offset
     if start.offset > end.begin:
         raise UsageError(
@@ -82,7 +81,7 @@ def batch_range(start: StreamOffset, end: StreamOffset) -> tuple[int, int]:
 
 
 def next_end(start: int, available: int, records_max: int | None) -> int:
-    """Return the end of the batch that begins at `start`; `start` itself if no record is available.
+    """Return the end of the batch that begins at `start`. Return `start` itself if no record is available.
 
     Args:
         start: first offset of the batch.

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def source_of(options: ReadOptions) -> Source:
-    """Open the origin that the options name, whatever its log is. The process shares connections to gateways."""
+    """Open the origin in the options, with any log. All sources of the process share their connections to gateways."""
     log: Source | None = None
     if options.gateways is not None:
         from tutti.sources.query_progress import QueryProgress
@@ -76,7 +76,7 @@ def source_of_log(options: ReadOptions, log: str, seen: int, gateways: Iterable[
 
 @lru_cache(maxsize=limits.ARCHIVES_OPEN_MAX)
 def open_archive(where: str, log: str) -> Archive:
-    """Open an archive once per process and log ("" for any log), because another log's archive can replace an archive."""
+    """Open an archive once per process and log ("" for any log). An archive of another log can replace it at the same path."""
     from tutti.archive.catalog import Archive
 
     return Archive(where, log)
@@ -84,7 +84,7 @@ def open_archive(where: str, log: str) -> Archive:
 
 @lru_cache(maxsize=limits.SPARK_DIRECTORIES_MAX)
 def _files(paths: tuple[str, ...], log: str) -> FileSource:
-    """Open directories once per process and log: Spark reuses workers, and another log's directory can replace a directory."""
+    """Open directories once per process and log. Directories of another log can replace them while Spark reuses the worker."""
     from tutti.sources.files import FileSource
 
     return FileSource(paths)

@@ -99,7 +99,10 @@ def clamp_to_log_start(offset: int, frontier: Frontier, options: ReadOptions) ->
     removed = f"records {offset} to {frontier.start - 1} are no longer in the log of {options.origin}"
     if options.fail_on_data_loss:
         rest = f"it has {frontier.start} to {frontier.offset - 1}" if frontier.start < frontier.offset else "it has none now"
-        raise OffsetOutOfRange(f"{removed}, {rest}: start later, or set failOnDataLoss to false to skip them")
+        raise OffsetOutOfRange(
+            f"{removed}, {rest}: start at offset {frontier.start} or later, or set failOnDataLoss to false to skip the removed "
+            "records"
+        )
     warnings.warn(f"{removed}: they are skipped, because failOnDataLoss is false", stacklevel=2)
     return frontier.start
 

@@ -55,16 +55,14 @@ class Reporter:
         self._run_id = secrets.token_hex(8)
         self._changed = threading.Condition()
         self._offset = self._reported = -1
-        self._started = False  # True once a gateway has stored a position of this run; later positions are never lower
+        self._started = False  # True after a gateway has stored a position of this run; later positions are never lower
         self._flushing = self._stopped = False
         if self._gateways is not None:
             self._label = driver_label()
             threading.Thread(target=self._run_thread, args=(self._gateways,), name="tutti-report", daemon=True).start()
 
     def processed(self, offset: int) -> None:
-        """Record that all records below `offset` are processed. Spark's poll calls this every 10 ms, so the method must be
-        cheap.
-        """
+        """Record that all records below `offset` are processed. The method must be cheap, because Spark calls it every 10 ms."""
         if offset != self._offset:
             with self._changed:
                 self._offset = offset
@@ -90,7 +88,7 @@ class Reporter:
         return self._stopped or self._reported != self._offset
 
     def _wait(self, seconds: float) -> bool:
-        """Wait up to `_KEEP_ALIVE_S` for a new position, but at least `seconds` unless `flush` waits. Return False after `stop`."""
+        """Wait for a new position or the next keep-alive, at least `seconds` unless `flush` waits. Return False after `stop`."""
         until = time.monotonic() + seconds
         with self._changed:
             self._changed.wait_for(self._has_update, _KEEP_ALIVE_S)
@@ -130,7 +128,7 @@ class Reporter:
             label=self._label,
             topics=options.topics and options.topics[: limits.TOPICS_A_REPORT_MAX],
             lag_ms=lag_ms,
-            back=not self._started,  # with an older checkpoint, a new run begins below the stored position
+            back=not self._started,  # a run with an older checkpoint begins below the stored position
             patience=_KEEP_ALIVE_S,
         )
 

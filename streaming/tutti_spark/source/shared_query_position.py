@@ -35,7 +35,7 @@ class SharedPosition:
         """Store that this stream has processed all records below `offset` of `log`; return the lowest position of all streams.
 
         Returns:
-            The position of the name; None while a stream has not stored its position yet.
+            The position of the name. Until every stream has stored its position, the result is None.
         """
         os.pwrite(self._file, f"{log} {offset:020}".encode(), 0)  # with a fixed length, no old digits remain after the new text
         found = [offset]

@@ -55,10 +55,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._processed: int | None = None
         self._open_reporter: Reporter | None = None
         self._position: SharedPosition | None = None
-        # Result of the last vain search for a tick, as (begin, last tick, upto).
+        # Result of the last search that found no tick, as (begin, last tick, upto).
         # A batch from `begin` cannot end below `upto` before the log has a tick after `last tick`.
         self._tick_search = (-1, -1, 0)
-        self._bytes_limit = (-1, -1, -1)  # (begin, end, found): maxBytesPerTrigger shortens a batch [begin, end) to [begin, found)
+        # Result of the last search for the byte limit: `maxBytesPerTrigger` shortens the batch [begin, end) to [begin, found).
+        self._bytes_limit = (-1, -1, -1)
         self._triggered: float | None = None  # monotonic time of the last batch
 
     def __reduce__(self) -> tuple[type[StreamReader], tuple[ReadOptions]]:
@@ -97,7 +98,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._target = self._source.frontier().offset
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802 - Spark's name
-        """Return the end of the next batch; `start` unchanged if no batch is possible yet."""
+        """Return the end of the next batch. Return `start` unchanged if no batch is possible yet."""
         begin = StreamOffset.parse(start)
         self._frontier(begin)
         self._processed = begin.offset
@@ -116,7 +117,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return found.data()
 
     def _decide(self, begin: StreamOffset, limit: ReadLimit) -> int:
-        """Return the end that this stream chooses for the batch; the start of the batch if no batch is possible yet."""
+        """Choose and return the end of the batch that starts at `begin`. Return the start if no batch is possible yet."""
         frontier = self._frontier(begin)
         available = frontier.offset if self._target is None else min(frontier.offset, self._target)
         limited = not isinstance(limit, ReadAllAvailable)  # the trigger `once` reads all records, without the limits in the options
@@ -137,7 +138,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return monotonic() - self._triggered < options.delay_ms / MS
 
     def _batch_end(self, begin: int, available: int, frontier: Frontier, limited: bool) -> int:
-        """Return the end of the batch; `begin` if no end is possible yet.
+        """Return the end of the batch. Return `begin` if no end is possible yet.
 
         Bytes and ticks count only from the start of the log, because retention may have removed the first records of the batch.
         """
@@ -205,7 +206,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._frontier_watch.stop()
 
     def _frontier(self, known: StreamOffset) -> Frontier:
-        """Return the frontier. Check that its log is that of `known`, and wait until it is not below `known`."""
+        """Check that the frontier is in the log of `known`. Wait until the frontier reaches `known`, and return the frontier."""
         check_log(known, self._watch.frontier().log, self._options.origin)
         return self._watch.frontier(known.offset)
 

@@ -13,7 +13,7 @@ from tests.faults.group.evidence import read_lanes
 from tests.faults.group.journal import Life, Story, Use, value_of
 from tests.faults.group.lane_checker import Copy, check_lanes
 from tests.unit.log.history import History, write_log
-from tests.unit.log.lanes import LaneHistory, written
+from tests.unit.log.lane_history import LaneHistory, written
 from tutti.data.lane_name import LaneName
 from tutti.log.files.lane_paths import OWN, lane_path
 from tutti.log.files.layout import FRAMES_AT

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.faults.powerloss.recorder import Recorder, Unsynced, chosen, image
-from tests.unit.log.lanes import OTHER, OWN, LaneHistory, Owner
+from tests.unit.log.lane_history import OTHER, OWN, LaneHistory, Owner
 from tutti.data.frames.frame import Frame
 from tutti.data.lane_name import LaneName
 from tutti.log.files.lane_paths import lane_path

@@ -148,7 +148,8 @@ def test_a_gateway_that_lost_its_disk_is_replaced(group: DevGroup) -> None:
     assert (done.code, done.err.splitlines()[-1]) == (0, "g3 votes with its new disk")
     wait_until(lambda: votes(group, "g1", "g2", "g3"))
     needless = tutti("members", "replace", "g3", url=group.url)
-    assert (needless.code, needless.err) == (1, "error: g3 votes with its current disk: there is nothing to replace\n")
+    said = "error: gateway g3 already votes with its current disk: `replace` is only for a gateway that lost its disk\n"
+    assert (needless.code, needless.err) == (1, said)
 
 
 def test_the_coordinator_is_killed_and_comes_back(group: DevGroup) -> None:

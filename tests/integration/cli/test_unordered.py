@@ -71,15 +71,15 @@ def test_topics_and_producers_count_the_ordered_log_alone(running: DevGroup) -> 
     assert (found["epoch"], found["sequence"]) == (1, 0)
     (topic,) = [topic for topic in tutti("topics", "--json", url=running.url).json if topic["name"] == "beside"]
     assert (topic["records"], topic["first_offset"]) == (0, None)
-    for command in (["topics"], ["producers", "list"]):
+    for command in (["topics", "list"], ["producers", "list"]):
         assert "the ordered log only" in " ".join(tutti(*command, "--help").out.split())
 
 
 def test_conflicting_options_are_an_error(running: DevGroup) -> None:
     for said, command in (
         ("needs --unordered: give both", ["tail", "--origin", "g1"]),
-        ("name it with --origin", ["tail", "--unordered", "--start", "5"]),
-        ("--last applies to one lane: name it", ["tail", "--unordered", "--last", "5"]),
+        ("select a lane with --origin", ["tail", "--unordered", "--start", "5"]),
+        ("--last applies to one lane: select a lane", ["tail", "--unordered", "--last", "5"]),
         ("origin 'g9' has no lane", ["tail", "--unordered", "--origin", "g9"]),
         ("omit --producer or --unordered", ["produce", "--topic", "t", "--unordered", "--producer", "p"]),
     ):

@@ -106,6 +106,7 @@ def hostile() -> dict[str, Callable[[Asked], object]]:
         "queries": [query],
         "undecided": {"frames": 1, "bytes": 2},
         "disk": {"failed": EVIL},
+        "retention": {"bytes": 1, "time_us": 2, "keep_for": {EVIL: 3}, "held_bytes": 4, "reason": EVIL},
         "lanes": [{"lane": EVIL, "halted": EVIL}],
     }
     change: dict[str, object] = dict.fromkeys(("state", "reason", "view_text", "coordinator"), EVIL)

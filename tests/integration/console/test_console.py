@@ -176,6 +176,90 @@ _AN_HOUR = """(async () => {
 })()"""
 
 
+_DRAWN = """(async () => {
+  const [{ Lines, Span }, { count }] = await Promise.all([import('/console/chart.js'), import('/console/format.js')]);
+  const span = new Span(), lines = [{ name: 'p', label: 'p' }, { name: 'q', label: 'q' }];
+  const plot = new Lines('Plot', span, lines, count, { area: true });
+  document.querySelector('main').replaceChildren(plot.element);
+  [span.from, span.until] = [0, 20e6];
+  const columns = new Map([['p', [4, null, 4, 4, 4, null, 9, 8]], ['q', [null, null, 2, null, 2, null, null, null]]]);
+  plot.show([1, 2, 3, 4, 5, 6, 12, 19].map((s) => s * 1e6), columns, 4e6);
+  return ['path.line.a', 'path.dot.a', 'path.area', 'path.line.b', 'path.dot.b'].map((name) => {
+    const path = plot.element.querySelector(name), style = getComputedStyle(path);
+    return [path.getAttribute('d').split('M').length - 1, style.strokeLinecap, parseFloat(style.strokeWidth)];
+  });
+})()"""
+
+
+def test_a_single_point_between_gaps_is_drawn_as_a_dot(browser: Browser) -> None:
+    with Stub(hostile()) as stub:
+        browser.open(f"{stub.url}#/readers")
+        browser.until("document.querySelector('main tbody tr') !== null")
+        line, dot, area, second, second_dot = browser.run(_DRAWN)
+        assert (line[0], dot[0], area[0]) == (1, 3, 1), "one run of three points, and three single ones"
+        assert (second[0], second_dot[0]) == (0, 2)
+        assert dot[1:] == second_dot[1:] == ["round", 4], "a line without length is visible by its round ends"
+        assert browser.errors == []
+
+
+_ADVICE = """(async () => {
+  const { advice } = await import('/console/advice.js');
+  const well = { name: 'g3', address: '192.0.2.3:7400', state: 'primary', reason: '', lag: 0, heard_us: 5, decides: true };
+  return CASES.map((other) => advice({ ...well, ...other }));
+})()"""
+
+
+def test_each_member_that_needs_attention_has_what_to_do(browser: Browser) -> None:
+    states = ("silent", "minority", "joining", "learner", "leaving", "halted", "unknown")
+    cases: list[dict[str, object]] = [{}, {"lag": 10_000}]
+    cases += [{"state": state} for state in states]
+    cases += [
+        {"lag": 10_001},
+        {"reason": "its disk has no free space"},
+        {"state": "silent", "heard_us": -1},
+        {"state": "silent", "decides": False},
+    ]
+    with Stub(hostile()) as stub:
+        browser.open(stub.url)
+        found = browser.run(_ADVICE.replace("CASES", json.dumps(cases)))
+        assert found[:2] == ["", ""]
+        assert all(len(text) > 20 for text in found[2:])
+        assert len(set(found[2:])) == len(found) - 2
+        assert "Start g3 if it is down" in found[2]
+        assert "tutti members replace g3" in found[2]
+        assert "lags by 10,001 positions" in found[-4]
+        assert found[-3] == "its disk has no free space."
+        assert "192.0.2.3:7400" in found[-2]
+        assert "replace" not in found[-1], "a change of the roster needs a majority"
+
+
+@pytest.mark.parametrize(
+    ("retention", "expected"),
+    [
+        ({"bytes": 0, "time_us": 0, "keep_for": {}, "held_bytes": 0, "reason": ""}, ("keeps all", "no limit is set")),
+        (
+            {"bytes": 10 << 30, "time_us": 7 * 86_400_000_000, "keep_for": {}, "held_bytes": 0, "reason": ""},
+            ("7 d", "or 10 GiB"),
+        ),
+        (
+            {"bytes": 0, "time_us": 129_600_000_000, "keep_for": {"archive": 4}, "held_bytes": 0, "reason": ""},
+            ("36 h", "until read"),
+        ),
+        (
+            {"bytes": 1 << 30, "time_us": 0, "keep_for": {"late": 0}, "held_bytes": 3 << 30, "reason": "start the reader late"},
+            ("1 GiB", "3 GiB unread", "Retention waits: start the reader late."),
+        ),
+    ],
+)
+def test_retention_is_shown(browser: Browser, retention: dict[str, object], expected: tuple[str, ...]) -> None:
+    answers = hostile()
+    status: Any = answers["status"]({})
+    with Stub(answers | {"status": lambda _: {**status, "retention": retention}}) as stub:
+        browser.open(stub.url)
+        for text in expected:
+            browser.until(f"document.body.innerText.includes({json.dumps(text)})")
+
+
 def test_a_group_at_work(browser: Browser, group: RunningGroup) -> None:
     url = admin(group, "g1")
     browser.open(url)

@@ -70,7 +70,7 @@ def test_without_java(demo: Callable[..., Result], monkeypatch: pytest.MonkeyPat
     monkeypatch.setenv("PATH", str(tmp_path))
     done = demo()
     assert (done.code, done.out) == (3, "")
-    assert done.err.startswith("error: the demo needs java: there is no java on PATH, and JAVA_HOME is not set: install")
+    assert done.err.startswith("error: the demo needs java (there is no java on PATH, and JAVA_HOME is not set): install")
     assert done.err.count("\n") == 1
 
 
@@ -82,7 +82,7 @@ def test_with_an_old_java(demo: Callable[..., Result], monkeypatch: pytest.Monke
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
     done = demo()
     assert done.code == 3
-    assert f"the demo needs java: 1.8.0_402 at {java}: install Java 17 or newer" in done.err
+    assert f"the demo needs java (1.8.0_402 at {java}): install Java 17 or newer" in done.err
 
 
 def test_with_a_port_in_use(demo: Callable[..., Result]) -> None:
@@ -92,7 +92,7 @@ def test_with_a_port_in_use(demo: Callable[..., Result]) -> None:
         other.listen()
         done = demo("--port", str(base))
     assert (done.code, done.out, done.err.count("\n")) == (3, "", 1)
-    assert f"the ports {base} to {base + 3} for gateway jfk; these are in use: {base + 2} (reads)" in done.err
+    assert f"the ports {base} to {base + 3} for gateway jfk, but other programs use {base + 2} (reads)" in done.err
 
 
 def test_with_a_full_disk(demo: Callable[..., Result], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

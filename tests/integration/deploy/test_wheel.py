@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
@@ -18,6 +19,7 @@ from packaging.requirements import Requirement
 
 ROOT = Path(__file__).resolve().parents[3]
 NAMES = ("tutti", "tutti_gateway", "tutti_spark", "tutti_connect", "pyspark_tutti")
+SOURCES = {"tutti", "gateway", "streaming", "connectors", "conf", "examples", "pyproject.toml", "README.md", "LICENSE"}
 #: A user's modules with the names of the project's folders.
 OWN = {"gateway.py": "ANSWER = 42\n", "streaming/__init__.py": "", "connectors/__init__.py": "", "reader.py": "", "limits.py": ""}
 APPLICATION = """
@@ -71,9 +73,9 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     source = place / "source"
     listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, check=True, capture_output=True, text=True).stdout
     for name in filter(None, listed.split("\0")):
-        if name.split("/")[0] in ("tutti", "gateway", "streaming", "connectors", "pyproject.toml", "README.md", "LICENSE"):
+        if name.split("/")[0] in SOURCES:
             (source / name).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy(ROOT / name, source / name)
+            shutil.copy(ROOT / name, source / name, follow_symlinks=False)
     build = [
         sys.executable,
         "-m",
@@ -132,6 +134,20 @@ def test_the_wheel_has_the_packages_and_nothing_else(site: Path) -> None:
     assert (site / "tutti_gateway/reads/admin/console/index.html").is_file()
 
 
+def test_the_configurations_and_the_examples_are_in_the_wheel(site: Path, place: Path) -> None:
+    listed = subprocess.run(["git", "ls-files", "conf", "examples"], cwd=ROOT, check=True, capture_output=True, text=True)
+    shipped = site / "tutti_gateway/cli/setup/shipped"
+    found = {str(path.relative_to(shipped)): path.read_bytes() for path in shipped.rglob("*") if path.is_file()}
+    assert found == {name: (ROOT / name).read_bytes() for name in listed.stdout.splitlines()}
+    tutti = ["-m", "tutti_gateway"]
+    assert run(site, place, *tutti, "config", "init", "--kind", "group").stdout.startswith("wrote jfk.toml\nwrote lga.toml\n")
+    assert ": valid: gateway lga of group ingest" in run(site, place, *tutti, "config", "check", "lga.toml").stdout
+    run(site, place, *tutti, "config", "init", "--kind", "kafka-out")
+    assert "`tutti connect kafka-out`" in run(site, place, *tutti, "config", "check", "kafka-out.toml").stdout
+    run(site, place, *tutti, "examples")
+    assert (place / "examples/python/send.py").read_bytes() == (ROOT / "examples/python/send.py").read_bytes()
+
+
 def test_it_works_beside_a_users_own_modules(site: Path, place: Path) -> None:
     code = "import gateway, tutti; from tutti import Producer, Reader, Unavailable; print(gateway.ANSWER, Producer.__module__)\n"
     code += "try: Reader('tutti://127.0.0.1:1', connect_timeout=0.1)\nexcept Unavailable as error: print('unavailable')"
@@ -143,7 +159,7 @@ def test_it_works_beside_a_users_own_modules(site: Path, place: Path) -> None:
 def test_commands_of_the_base_run_and_others_name_their_extra(site: Path, place: Path) -> None:
     (place / "gateway.toml").write_text('name = "g1"\ndata = "data"\nlisten = "127.0.0.1:17400"\n')
     tutti = ["-m", "tutti_gateway"]
-    assert "Commands" in run(site, place, *tutti, "--help").stdout
+    assert "Start here:" in run(site, place, *tutti, "--help").stdout
     away = run(site, place, *tutti, "tail", "--url", "tutti://127.0.0.1:1", check=False)
     assert (away.returncode, "Traceback" in away.stderr) == (3, False), away.stderr
     serve = run(site, place, *tutti, "serve", "--config", "gateway.toml", check=False)
@@ -151,6 +167,16 @@ def test_commands_of_the_base_run_and_others_name_their_extra(site: Path, place:
     assert re.fullmatch(
         r"error: this command needs \w+, which is not installed: pip install 'tutti-ingest\[gateway\]'\n", serve.stderr
     )
+
+
+def test_the_doctor_accepts_a_base_installation(site: Path, place: Path) -> None:
+    command = ["-m", "tutti_gateway", "doctor", "--json"]
+    told = run(site, place, *command, check=False)
+    assert told.returncode == 0, told.stdout + told.stderr
+    absent = [finding["subject"] for finding in json.loads(told.stdout)["findings"] if finding["skipped"]]
+    assert absent == ["gateway", "spark", "kafka"]
+    wrong = run(site, place, *command, "--role", "gateway", check=False)
+    assert (wrong.returncode, "missing: h11, " in wrong.stdout) == (1, True)
 
 
 def test_an_application_is_typed(site: Path, place: Path) -> None:

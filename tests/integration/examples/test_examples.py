@@ -67,6 +67,25 @@ def test_a_file_is_sent_once_and_resumes(gateway: GatewayProcess, tmp_path: Path
     assert run(gateway, "python", "examples/python/read.py", "lines") == "", "a named reader goes on behind what it read"
 
 
+@pytest.mark.parametrize(
+    ("program", "code", "said"),
+    [
+        (["send.py", str(ORDERS), "orders"], 3, "127.0.0.1:1: connection refused"),
+        (["send.py", "nosuch.jsonl", "orders"], 1, "No such file or directory: 'nosuch.jsonl'"),
+        (["send.py", str(ORDERS), "or ders"], 2, "contains ' '"),
+        (["read.py", "orders"], 3, "127.0.0.1:1: connection refused"),
+    ],
+)
+def test_a_mistake_ends_with_one_line_and_the_exit_code_of_a_command(program: list[str], code: int, said: str) -> None:
+    command = [sys.executable, f"examples/python/{program[0]}", *program[1:]]
+    environment = os.environ | {"TUTTI_URL": "tutti://127.0.0.1:1"}
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=WAIT_S, check=False)
+    assert (done.returncode, done.stdout) == (code, "")
+    assert done.stderr.startswith("error: ")
+    assert done.stderr.count("\n") == 1
+    assert said in done.stderr
+
+
 UVICORN = ("uvicorn", "--app-dir", "examples/web", "app:app", "--port")
 AIOHTTP = ("python", "-u", "examples/web/feed.py")
 

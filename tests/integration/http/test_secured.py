@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import http.client
 import ssl
+import time
 from pathlib import Path
 
 import pytest
@@ -13,8 +14,11 @@ import pytest
 from tests.integration.http.connector import Front
 from tests.support.certificates import certificate
 from tests.support.running_group import RunningGroup
+from tests.support.secured import SecuredFiles
 from tests.support.waiting import wait_until
+from tutti import Reader
 from tutti.security.tokens import Access, change_tokens, digest_of, new_token
+from tutti_gateway.core import limits
 
 
 def a_token(path: Path, name: str, **rights: tuple[str, ...]) -> str:
@@ -82,3 +86,21 @@ def test_tokens_over_tls(group: RunningGroup, tmp_path: Path) -> None:
         with pytest.raises((http.client.HTTPException, OSError)):
             front.get("/healthz")
         assert front.end() == 0
+
+
+def test_a_quota_of_the_connectors_own_token_delays_posts_and_refuses_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    house = SecuredFiles(tmp_path / "house")
+    change_tokens(house.file, lambda known: known.update(all=known["all"]._replace(records_per_s=100)))
+    own = tmp_path / "tokens.toml"
+    feed = Access("feed", digest_of("tutti_feed"), ("*",), records_per_s=1)
+    change_tokens(own, lambda known: known.update(feed=feed))  # the connector accepts quotas in its file, and does not apply them
+    monkeypatch.setenv("TUTTI_TOKEN_FILE", str(house.client_file("all")))
+    with house.gateway() as gateway, Front(tmp_path, gateway.url, top=f'tokens = "{own}"') as front:
+        begin = time.monotonic()
+        for _ in range(3):
+            answer = front.post("flights", [f"{number}" for number in range(100)], authorization="Bearer tutti_feed")
+            assert answer.status == 200
+        taken = time.monotonic() - begin
+        assert taken > 3 - limits.QUOTA_BURST_US / 1e6
+        with Reader(gateway.url, topics=["flights"], start="earliest") as reader:
+            assert len(list(reader.records())) == 300

@@ -22,6 +22,7 @@ import pytest
 from pyarrow import flight
 
 from tests.support.certificates import certificate
+from tests.support.commands import Done, tutti
 from tests.support.gateway_process import GatewayProcess
 from tests.support.secured import SecuredFiles, recording_proxy
 from tutti import ConfigError, NotAllowed, Producer, Reader, TuttiError, Unavailable
@@ -384,24 +385,40 @@ def test_no_secret_is_in_logs_status_or_command_lines(house: SecuredFiles, gatew
 def test_commands_authenticate_by_the_file_named_in_the_environment(
     house: SecuredFiles, gateway: GatewayProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def tutti(*arguments: str) -> subprocess.CompletedProcess[str]:
+    def run(*arguments: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
             [sys.executable, "-m", "tutti_gateway", *arguments, "--url", gateway.url], capture_output=True, text=True, check=False
         )
 
     monkeypatch.setenv("TUTTI_TOKEN_FILE", str(house.client_file("ops")))
-    done = tutti("members", "--json")
+    done = run("members", "--json")
     assert (done.returncode, json.loads(done.stdout)[0]["name"]) == (0, "g1")
     monkeypatch.setenv("TUTTI_TOKEN", house.tokens["reader"])
-    done = tutti("members")
+    done = run("members")
     assert done.returncode == 1
     assert "token 'reader' may not list the members of the group" in done.stderr
     assert house.tokens["reader"] not in done.stdout + done.stderr
-    done = tutti("tail", "--topic", "flights", "-n", "1", "--format", "value")
+    done = run("tail", "--topic", "flights", "-n", "1", "--format", "value")
     assert (done.returncode, done.stdout) == (0, "one\n")
     monkeypatch.delenv("TUTTI_TOKEN_FILE")
-    done = tutti("status")
+    done = run("status")
     assert (done.returncode, "TUTTI_TOKEN is set and TUTTI_TOKEN_FILE is not" in done.stderr) == (2, True)
+
+
+def test_a_topic_is_created_with_the_right_to_write_it(
+    house: SecuredFiles, gateway: GatewayProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def create(token: str, topic: str) -> Done:
+        monkeypatch.setenv("TUTTI_TOKEN_FILE", str(house.client_file(token)))
+        return tutti("topics", "create", topic, url=gateway.url)
+
+    assert create("feed", "flights-new") == (0, "", "topic flights-new now exists\n")
+    assert create("all", "flights-new") == (0, "", "topic flights-new exists already\n")
+    denied = create("feed", "fuel")
+    assert (denied.code, "token 'feed' may not write to topic 'fuel'" in denied.err) == (1, True)
+    assert create("reader", "flights-2").code == 1
+    told = tutti("topics", "describe", "fuel", url=gateway.url)
+    assert (told.code, told.err) == (2, "error: no topic is named 'fuel': the topics are flights, flights-new, flights-raw\n")
 
 
 def test_another_certificate_is_served_without_a_restart_of_the_gateway(house: SecuredFiles, gateway: GatewayProcess) -> None:

@@ -183,7 +183,7 @@ def test_a_repeated_commit_gets_the_first_result_and_an_old_driver_is_refused(ow
     driver.sink.commit([driver.stage([b"0"])], 0)
     driver.sink.commit([driver.stage([b"0"])], 0)
     driver.sink.commit([driver.stage([b"1"]), None], 1)
-    with pytest.raises(Exception, match="micro-batch 0 of 'spark-q' comes after 1, which is in the log: another driver uses"):
+    with pytest.raises(Exception, match="micro-batch 0 of 'spark-q' cannot follow 1, which is already in the log: another driver"):
         zombie.sink.commit([left], 0)
     for other in ([b"1", b"2"], [b"11"]):  # the job gives other rows each time: it is not held up for that
         driver.sink.commit([driver.stage(other)], 1)

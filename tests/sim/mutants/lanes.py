@@ -321,7 +321,7 @@ LANES = (
         "7",
         "a lost end is healed as soon as a later attempt began",
         [Edit(lane_recovery, "lost_end", "0 < scalars.coordinated == attempt", "0 < scalars.coordinated")],
-        proof="tests/unit/log/test_lanes_lost.py::test_a_frame_of_a_later_attempt_says_that_all_is_back",
+        proof="tests/unit/log/lanes/test_lost_lane_end.py::test_a_frame_of_a_later_attempt_says_that_all_is_back",
     ),
     Mutant(
         "lane-gap-taken",

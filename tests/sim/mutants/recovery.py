@@ -104,7 +104,7 @@ RECOVERY = (
                 "old = self._marks.newest\n        mark = self._marks.next((old.position, old.view, old.chain))",
             )
         ],
-        proof="tests/unit/log/test_damage.py::test_an_accepted_view_makes_the_damage_forgotten",
+        proof="tests/unit/log/write/test_corrupt_end.py::test_an_accepted_view_makes_the_damage_forgotten",
     ),
     Mutant(
         "no-invalid-header-behind-a-write",
@@ -118,7 +118,7 @@ RECOVERY = (
         "3",
         "a snapshot says what the log before it says, aborted batches left out",
         [Edit(Indexer, "_index", "state.apply(frame, void)", "state.apply(frame, False)")],
-        proof="tests/unit/log/test_writer.py::test_indexes_are_sealed_and_snapshots_written_when_the_frontier_passes",
+        proof="tests/unit/log/write/test_writer.py::test_indexes_are_sealed_and_snapshots_written_when_the_frontier_passes",
     ),
     Mutant(
         "damage-cut-by-one",
@@ -139,7 +139,7 @@ RECOVERY = (
                 "self._marks.synced(end if end[1] <= self._hard_state.hard_state.accepted else self._marks.durable, ",
             )
         ],
-        proof="tests/unit/log/test_vote_mark.py::test_what_a_learner_holds_is_marked_whatever_view_it_has_accepted",
+        proof="tests/unit/log/write/test_vote_mark.py::test_what_a_learner_holds_is_marked_whatever_view_it_has_accepted",
     ),
     Mutant(
         "mark-of-the-log-that-a-state-replaced",
@@ -155,6 +155,6 @@ RECOVERY = (
                 "        mark = mark._replace(position=old.mark.position, view=old.mark.view, chain=old.mark.chain)\n",
             )
         ],
-        proof="tests/unit/log/test_vote_mark.py::test_a_state_in_place_of_the_log_is_what_the_mark_names",
+        proof="tests/unit/log/write/test_vote_mark.py::test_a_state_in_place_of_the_log_is_what_the_mark_names",
     ),
 )

@@ -237,7 +237,7 @@ def test_a_directory_that_is_not_an_archive_or_of_another_log_is_refused(tmp_pat
     with pytest.raises(WrongDirectory, match="use another archive"):
         Archiver(Log(TABLE, log="cd" * 16), Archive(tmp_path), SETTINGS).begin()
     (tmp_path / MARKER).unlink()
-    with pytest.raises(Damaged, match="is missing beside existing ranges; restore it from a copy: it holds the format"):
+    with pytest.raises(Damaged, match=r"its file archive\.json is missing; restore archive\.json from a copy: it has the format"):
         Archive(tmp_path, LOG, make=True)
 
 

@@ -61,17 +61,19 @@ def test_usable_arguments_are_accepted(parser: argparse.ArgumentParser, tmp_path
     assert (given.directory, given.json, given.rounds, given.hours) == (tmp_path, kept, 2, 0.5)
 
 
-def test_without_files_the_page_of_figures_stays(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    before = page.PAGE.read_bytes()
-    assert page.main([]) == 2
-    assert page.main([str(tmp_path / "missing.json")]) == 2
+def test_without_files_the_pages_of_figures_stay(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    pages = tmp_path / "pages"
+    pages.mkdir()
+    to = ["--pages", str(pages)]
+    assert page.main(to) == 2
+    assert page.main([str(tmp_path / "missing.json"), *to]) == 2
     (tmp_path / "x.json").write_text("# no JSON")
-    assert page.main([str(tmp_path / "x.json")]) == 2
+    assert page.main([str(tmp_path / "x.json"), *to]) == 2
     said = capsys.readouterr().err
     assert "of which files?" in said
     assert "No such file" in said
     assert "it is no JSON file of --json" in said
-    assert page.PAGE.read_bytes() == before
+    assert list(pages.iterdir()) == []
 
 
 _COMMAND = """

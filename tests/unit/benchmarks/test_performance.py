@@ -1,4 +1,4 @@
-"""Tests of the page of figures: its text stays, measured values appear in it, missed targets are named, and a value without a
+"""Tests of the pages of figures: their text stays, measured values appear in them, missed targets are named, and a value without a
 measurement names the command for it.
 """
 
@@ -15,7 +15,7 @@ from benchmarks.kept import kept_figures
 from benchmarks.pages import Measure
 from benchmarks.performance import __main__ as made
 from benchmarks.performance.kept import Kept, named, read
-from benchmarks.performance.sections import SECTIONS, growth, laws, machine, peers, sources, spark, targets
+from benchmarks.performance.sections import SECTIONS, growth, laws, machine, peers, receipts, sources, spark, targets
 
 SOURCE = {"machine": "a machine", "versions": {"tutti-ingest": "1"}, "command": "python -m x", "foreign_cpu": [0.1, 0.3]}
 
@@ -31,17 +31,25 @@ def _laws(limits: dict[str, Any] | None = None, figures: list[Figure] | None = N
 
 
 def test_written_text_stays_and_every_placeholder_is_known() -> None:
-    template = made.TEMPLATE.read_text()
-    assert sorted(made.PLACE.findall(template)) == sorted(SECTIONS)
-    page = made.PAGE.read_text()
-    for written in made.PLACE.split(template)[::2]:
-        assert written in page, "run python -m benchmarks.performance FILE..."
+    templates = {template.stem: template.read_text() for template in made.TEMPLATES}
+    assert list(templates) == ["performance-targets", "performance"]
+    assert sorted(made.PLACE.findall("\n".join(templates.values()))) == sorted(SECTIONS)
+    for name, template in templates.items():
+        page = (made.PAGES / f"{name}.md").read_text()
+        for written in made.PLACE.split(template)[::2]:
+            assert written in page, "run python -m benchmarks.performance FILE..."
+
+
+def test_the_first_page_compares_systems_and_leaves_targets_to_the_second() -> None:
+    templates = {template.stem: made.PLACE.findall(template.read_text()) for template in made.TEMPLATES}
+    assert templates["performance"][0] == "peers"
+    assert templates["performance-targets"] == ["targets"]
 
 
 def test_without_result_files_each_part_names_its_command() -> None:
-    text = made.page(made.TEMPLATE.read_text(), Kept())
+    text = "".join(made.page(template.read_text(), Kept()) for template in made.TEMPLATES)
     assert "{{" not in text
-    assert text.count("*This page has no result of") == 4 + 9
+    assert text.count("*This page has no result of") == 5 + 9
     assert "`python -m benchmarks.laws log` measures it" in text
 
 
@@ -123,6 +131,19 @@ def test_recorded_runs_of_benchmarks_are_reused(tmp_path: Path, monkeypatch: pyt
 def test_systems_are_columns_of_one_table() -> None:
     text = peers(Kept([_peers(**{"1 KB": {"Tutti": [400.0, 300.0, 500.0], "the machine": [640.0]}})]))
     assert text.splitlines()[2] == "| 1 KB | MB/s | 400 (300 to 500) | 640 |  |"
+
+
+def test_the_meaning_of_each_receipt_is_listed() -> None:
+    assert "| Kafka, 3 brokers | in memory of all in sync |" in receipts(Kept([_peers()]))
+
+
+def test_one_run_writes_both_pages(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "peers.json"
+    file.write_text(json.dumps(_peers(**{"1 KB": {"Tutti": [400.0], "the machine": [640.0]}})))
+    assert made.main([str(file), "--pages", str(tmp_path)]) == 0
+    assert "| 1 KB | MB/s | 400 | 640 |  |" in (tmp_path / "performance.md").read_text()
+    assert "| 1 KB | 400 MB/s | >= 400 |  |" in (tmp_path / "performance-targets.md").read_text()
+    assert capsys.readouterr().out.count(" of 1 files") == 2
 
 
 def test_a_file_of_something_else_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import http.server
 import json
 import os
+import re
 import resource
 import shutil
 import signal
@@ -14,7 +15,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, requires, version
 from pathlib import Path
 
 import pytest
@@ -51,6 +52,92 @@ def test_a_missing_package(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(machine, "PACKAGES", ("pyarrow", "no-such-package"))
     found = machine.packages()
     assert (found.good, found.found.endswith("; missing: no-such-package")) == (False, True)
+
+
+@pytest.fixture
+def _no_extras(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Make the packages of every extra look uninstalled."""
+    extras = {f"no-such-package-of-{name}" for name in machine.EXTRAS}
+    monkeypatch.setattr(machine, "EXTRAS", {name.removeprefix("no-such-package-of-"): (name,) for name in extras})
+
+
+def doctor(capsys: pytest.CaptureFixture[str], *options: str) -> tuple[int, dict[str, Finding]]:
+    """Return the exit code and the findings of `tutti doctor`, by subject."""
+    code = main(["doctor", "--json", *options])
+    told = json.loads(capsys.readouterr().out)
+    assert told["ok"] == (code == 0)
+    return code, {finding["subject"]: Finding(**finding) for finding in told["findings"]}
+
+
+@pytest.mark.usefixtures("_no_extras")
+def test_what_is_not_installed_is_not_a_failure(capsys: pytest.CaptureFixture[str]) -> None:
+    """A client has no extra, and a gateway has no pyspark: neither is a mistake."""
+    code, found = doctor(capsys)
+    assert code == 0
+    skipped = {name: finding.found for name, finding in found.items() if finding.skipped}
+    assert skipped == {
+        name: f"not installed: the extra {name} adds no-such-package-of-{name}" for name in ("gateway", "spark", "kafka")
+    }
+    assert not found.keys() & {"ports", "disk space", "java", "pyspark"}
+    assert main(["doctor"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[-1] == "all 4 checks passed"
+    assert "-      spark: not installed: the extra spark adds no-such-package-of-spark" in lines
+
+
+@pytest.mark.usefixtures("_no_extras")
+@pytest.mark.parametrize("role", ["gateway", "kafka"])
+def test_a_role_needs_its_extra(role: str, capsys: pytest.CaptureFixture[str]) -> None:
+    code, found = doctor(capsys, "--role", role)
+    wrong = found[f"{role} packages"]
+    assert (code, wrong.good, wrong.found) == (1, False, f"missing: no-such-package-of-{role}")
+    assert wrong.do.endswith(f"'tutti-ingest[{role}]'")
+
+
+def test_the_role_spark_needs_pyspark(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    def not_found(_: str) -> str:
+        raise PackageNotFoundError
+
+    monkeypatch.setattr(spark, "version", not_found)
+    code, found = doctor(capsys, "--role", "spark")
+    assert (code, found["pyspark"].good) == (1, False)
+    assert not found.keys() & {"ports", "gateway packages", "kafka packages"}
+
+
+@pytest.mark.usefixtures("_no_extras")
+def test_the_role_client_needs_no_extra(capsys: pytest.CaptureFixture[str]) -> None:
+    code, found = doctor(capsys, "--role", "client")
+    assert (code, list(found)) == (0, ["python", "packages", "send()", "open files"])
+
+
+def test_the_packages_of_extras_are_those_of_the_distribution() -> None:
+    declared = requires("tutti-ingest") or []
+    for extra, names in machine.EXTRAS.items():
+        assert all(any(re.match(rf"{name}\b.*extra == .{extra}.", line) for line in declared) for name in names), extra
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--role", "kafka", "--spark"], "--spark checks Spark, which --role kafka does not need"),
+        (["--role", "client", "--data", "x"], "--port and --data are checks of a gateway, not of --role client"),
+        (["--role", "spark", "--port", "7400"], "--port and --data are checks of a gateway, not of --role spark"),
+        (["--role", "broker"], "'broker' is not one of 'gateway', 'client', 'spark', 'kafka'"),
+    ],
+)
+def test_options_that_do_not_fit_the_role(options: list[str], words: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["doctor", *options]) == 2
+    assert words in capsys.readouterr().err
+
+
+def test_a_missing_data_directory_is_reported(tmp_path: Path) -> None:
+    missing = machine.data_directory(tmp_path / "a" / "b")
+    assert missing.good
+    assert missing.found == f"{tmp_path / 'a' / 'b'} is missing: the gateway creates it, below {tmp_path}"
+    assert machine.data_directory(tmp_path).found == f"{tmp_path} exists"
+    (tmp_path / "file").touch()
+    wrong = machine.data_directory(tmp_path / "file")
+    assert (wrong.good, wrong.found) == (False, f"{tmp_path / 'file'} is not a directory")
 
 
 def test_the_compiled_send_is_reported_and_both_forms_are_fine(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -239,7 +326,7 @@ def test_settings_with_which_the_format_runs_elsewhere(tmp_path: Path, monkeypat
     assert (found.good, f"spark.pyspark.python is /opt/tutti/bin/python in {file}" in found.found) == (False, True)
     assert "pyspark_tutti.register(spark)" in found.do
     file.write_text("spark.python.unix.domain.socket.enabled = true\n")
-    assert spark.settings() == ("settings of Spark", True, "no conflict", "")
+    assert spark.settings() == Finding("settings of Spark", True, "no conflict")
     monkeypatch.setenv("PYSPARK_DRIVER_PYTHON", str(Path(sys.executable).with_name("python3")))
     assert spark.settings().good
     monkeypatch.setenv("PYSPARK_DRIVER_PYTHON", "jupyter")
@@ -346,7 +433,7 @@ def test_the_exit_code_shows_whether_a_check_failed(
         port = other.getsockname()[1]
         assert main(["doctor", "--port", str(port), "--data", str(tmp_path)]) == 1
         lines = capsys.readouterr().out.splitlines()
-        assert lines[-1] == "1 of 11 checks failed: ports"
+        assert lines[-1] == "1 of 14 checks failed: ports"
         assert "       do: choose another base port, or stop that program" in lines
         assert main(["doctor", "--port", str(port), "--data", str(tmp_path), "--json"]) == 1
         told = json.loads(capsys.readouterr().out)

@@ -7,12 +7,14 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from types import SimpleNamespace
 
 import click
 import pytest
 
+from tutti.common.gateway_url import DEFAULT_URL
 from tutti.errors import ConfigError, Damaged, TuttiError, Unavailable
 from tutti_gateway.cli import commands as entry
 from tutti_gateway.cli.lazy_group import CommandPath
@@ -48,12 +50,38 @@ def test_each_commands_summary_is_the_one_in_the_list(name: str) -> None:
     assert command.get_short_help_str(200) == entry.COMMANDS[name].summary
 
 
+HELP_WIDTH = 78  # click's width on a terminal of 80 columns
+
+
+def _command_lists() -> Iterator[tuple[str, str]]:
+    """Yield each group's name and its command list."""
+    groups: list[tuple[click.Group, click.Context]] = [(entry.tutti, click.Context(entry.tutti, info_name="tutti"))]
+    for group, context in groups:
+        formatter = click.HelpFormatter(width=HELP_WIDTH)
+        group.format_commands(context, formatter)
+        yield context.command_path, formatter.getvalue()
+        for name in group.list_commands(context):
+            command = group.get_command(context, name)
+            if isinstance(command, click.Group):
+                groups.append((command, click.Context(command, parent=context, info_name=name)))
+
+
+@pytest.mark.parametrize(("group", "shown"), list(_command_lists()))
+def test_a_summary_is_one_line_that_is_not_cut(group: str, shown: str) -> None:
+    lines = [line for line in shown.splitlines() if line.startswith(" ")]
+    assert [line for line in lines if not line.endswith(".") or line.endswith("...") or line.startswith("    ")] == [], group
+
+
+def test_every_command_is_in_one_section_of_the_help() -> None:
+    assert [name for section in entry.SECTIONS.values() for name in section] == list(entry.COMMANDS)
+
+
 def test_help_lists_the_commands_without_importing_any(capsys: pytest.CaptureFixture[str]) -> None:
     assert run("--help") == 0
     shown = capsys.readouterr().out
     assert all(f"  {name} " in shown and place.summary in shown for name, place in entry.COMMANDS.items())
     heavy = "import sys; from tutti_gateway.cli.main import main; main(['--help']); sys.exit(any(m in sys.modules for m in %r))"
-    loaded = ["pyarrow", "numpy", "zmq", "rich", "msgspec", "tutti_gateway.cli.group.status", "tutti.producer", "tutti.sources"]
+    loaded = ["pyarrow", "numpy", "zmq", "rich", "msgspec", "tutti_gateway.cli.group.topics", "tutti.producer", "tutti.sources"]
     assert subprocess.run([sys.executable, "-c", heavy % loaded], stdout=subprocess.DEVNULL, check=False).returncode == 0
 
 
@@ -61,13 +89,12 @@ def test_help_lists_the_commands_without_importing_any(capsys: pytest.CaptureFix
     ("arguments", "message"),
     [
         (["tial"], "error: no command 'tial': did you mean tail?; see `tutti --help`"),
-        (["zzzzz"], "error: no command 'zzzzz': there are demo, dev, serve"),
+        (["zzzzz"], "error: no command 'zzzzz': there are dev, demo, doctor"),
         (["serve"], "error: missing option '--config'; see `tutti serve --help`"),
         (["serve", "--confg", "x"], "error: no such option '--confg'"),
         (["completion", "tcsh"], "error: invalid value for '{bash|zsh|fish}': 'tcsh' is not one of 'bash', 'zsh', 'fish'"),
         (["dev", "--gateways", "0"], "error: invalid value for '--gateways'"),
         (["dev", "--gateways", "8"], "error: invalid value for '--gateways': 8 is not in the range 1<=x<=7"),
-        (["topics"], "error: no gateway is named: give --url tutti://HOST:PORT or set TUTTI_URL"),
     ],
 )
 def test_wrong_use_is_one_sentence_and_exit_code_2(
@@ -79,6 +106,52 @@ def test_wrong_use_is_one_sentence_and_exit_code_2(
     assert captured.err.startswith(message)
     assert captured.err.count("\n") == 1
     assert captured.out == ""
+
+
+@pytest.mark.parametrize(
+    ("arguments", "url", "hint"),
+    [
+        (["status"], None, True),
+        (["members", "remove", "g9"], None, True),
+        (["topics", "describe", "t"], None, True),
+        (["replay", "--out", "x.jsonl"], None, True),
+        (["backfill", "--table", "lake"], None, True),
+        (["status"], "", True),
+        (["status"], "tutti://127.0.0.1:7400", False),
+        (["status", "--url", "tutti://127.0.0.1:7400"], None, False),
+        (["producers", "--url", "tutti://127.0.0.1:7400", "list"], None, False),
+    ],
+)
+def test_the_error_at_the_default_address_says_how_to_name_another(
+    arguments: list[str],
+    url: str | None,
+    hint: bool,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
+    refused, asked = "no gateway answered: 127.0.0.1:7400: connection refused", list[str]()
+
+    def refuse(_self: object, url: str, *_: object, **__: object) -> None:
+        asked.append(url)
+        raise Unavailable(refused)
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("tutti.io.admin.AdminClient.__init__", refuse)
+    monkeypatch.setattr("tutti.sources.flight.FlightSource.__init__", refuse)
+    if url is not None:
+        monkeypatch.setenv("TUTTI_URL", url)
+    assert run(*arguments) == 3
+    assert asked == [DEFAULT_URL]
+    words = "; 127.0.0.1:7400 is the default: start gateways with `tutti dev`, or name others with --url or TUTTI_URL\n"
+    assert capsys.readouterr().err == f"error: {refused}{words if hint else chr(10)}"
+
+
+@pytest.mark.parametrize("source", ["--archive", "--path"])
+def test_a_replay_of_files_uses_no_default_address(source: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("tutti.sources.flight.FlightSource.__init__", lambda *_, **__: pytest.fail("it asked a gateway"))
+    assert run("replay", source, str(tmp_path / "nowhere"), "--out", "x.jsonl") == 2
 
 
 @pytest.mark.parametrize(
@@ -150,7 +223,7 @@ def test_version(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_without_a_command_the_help_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
     assert run() == 2
-    assert "Commands:" in capsys.readouterr().err
+    assert "Start here:" in capsys.readouterr().err
 
 
 def test_on_other_systems_than_linux_there_is_one_sentence(
@@ -185,7 +258,7 @@ sys.argv = ["tutti", "topics", "--url", "tutti://127.0.0.1:1"]
         "click",
         "tutti_gateway.cli.lazy_group",
         "tutti.errors",
-        "tutti_gateway.cli.group.status",
+        "tutti_gateway.cli.group.topics",
         "msgspec",
         "tutti.io.zmtp_connection",
     ],

@@ -58,7 +58,7 @@ def test_a_gateway_that_refuses_it_names_the_reason(gateway: FakeGateway) -> Non
         ({"producer": 5}, UsageError, "must be text, not int"),
         ({"compression": "gzip"}, UsageError, "'gzip' is not supported"),
         ({"on_full": "drop"}, UsageError, "on_full='drop'"),
-        ({"linger": -1}, UsageError, "linger must be a number of seconds, not -1"),
+        ({"linger": -1}, UsageError, "linger must be a number of seconds, not -1: use 0 to 9223372036"),
         ({"batch_bytes": "1"}, UsageError, "batch_bytes must be a whole number of bytes, not '1'"),
         ({"batch_bytes": 1e5}, UsageError, "batch_bytes must be a whole number of bytes, not 100000.0"),
         ({"buffer_bytes": "1"}, UsageError, "buffer_bytes must be a whole number of bytes, not '1'"),

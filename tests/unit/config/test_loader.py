@@ -14,7 +14,7 @@ from tests.support.certificates import certificate
 from tutti import limits
 from tutti.errors import ConfigError
 from tutti.security.user_files import parse_toml
-from tutti_gateway.config import Address, advice, check_config, load_config, parse_config, unknown_hosts
+from tutti_gateway.config import Address, Config, advice, check_config, load_config, parse_config, unknown_hosts
 from tutti_gateway.config.model import PRESETS
 from tutti_gateway.transport.keys import generate
 
@@ -36,6 +36,33 @@ def test_three_lines_are_enough_and_the_rest_has_defaults() -> None:
     assert (config.reads_address.port, config.admin_address.port) == (7402, 7403)
     assert config.advertised_address == config.client_address
     assert config.timers.heartbeat_ms == PRESETS["lan"]["heartbeat_ms"]
+
+
+def test_sizes_and_times_may_have_units() -> None:
+    text = """
+        [timers]
+        heartbeat_ms = "50ms"
+        tick_ms = "10s"
+        [log]
+        segment_bytes = "64MiB"
+        disk_low_bytes = "1GB"
+        [retention]
+        bytes = "1TB"
+        time = "90d"
+        [limits]
+        undecided_bytes = "128MiB"
+        [multicast]
+        datagram_bytes = "2KiB"
+        bytes_per_second = "50MB"
+    """
+    config, mistakes = parse_config(GOOD + text)
+    assert not mistakes
+    assert config is not None
+    assert (config.timers.heartbeat_ms, config.timers.tick_ms) == (50, 10_000)
+    assert (config.log.segment_bytes, config.log.disk_low_bytes) == (64 * 2**20, 10**9)
+    assert (config.retention.bytes, config.retention.time_us) == (10**12, 90 * 86_400 * 1_000_000)
+    assert config.limits.undecided_bytes == 128 * 2**20
+    assert (config.multicast.datagram_bytes, config.multicast.bytes_per_second) == (2048, 50_000_000)
 
 
 def test_ports_can_be_set_alone() -> None:
@@ -65,8 +92,13 @@ def test_a_preset_fills_the_timers_and_each_can_be_set_alone(preset: str) -> Non
         ('[log]\nsegment_bytes = "1"\n', "f.toml:5: log.segment_bytes is '1'", "it takes a whole number from"),
         ('[log]\nvote_mark = "x"\n', "f.toml:5: log.vote_mark is 'x'", '"strict" or "timely"'),
         ("[retention]\nbytes = 70000000\n", "f.toml:5: retention.bytes is 70000000, less than two segments", "at least 268435456"),
-        ('[retention]\ntime = "7 days"\n', "f.toml:5: retention.time is '7 days'", '"7d", "36h", "90m"'),
-        ('[retention]\ntime = "0d"\n', "f.toml:5: retention.time is '0d'", "whole number of days"),
+        (
+            '[retention]\ntime = "7 days"\n',
+            "f.toml:5: retention.time is '7 days'",
+            "above 0 and a unit (ms, s, m, h, d), at most 36500d",
+        ),
+        ('[retention]\ntime = "0d"\n', "f.toml:5: retention.time is '0d'", "a whole number above 0"),
+        ("[retention]\ntime = 7\n", "f.toml:5: retention.time is 7", "it takes a whole number with a unit (ms, s, m, h, d)"),
         (
             '[retention]\nkeep_for = ["archive"]\n',
             "f.toml:5: retention.keep_for has an effect only with a retention limit",
@@ -78,7 +110,16 @@ def test_a_preset_fills_the_timers_and_each_can_be_set_alone(preset: str) -> Non
             "each reader once",
         ),
         ('[retention]\ntime = "1d"\nkeep_for = ["a b"]\n', "f.toml:6: retention.keep_for is 'a b'", "letters, digits"),
-        ('[retention]\ntime = "99999d"\n', "f.toml:5: retention.time is '99999d'", "whole number of days"),
+        ('[retention]\ntime = "99999d"\n', "f.toml:5: retention.time is '99999d'", "at most 36500d"),
+        (
+            '[log]\nsegment_bytes = "128MBit"\n',
+            "f.toml:5: log.segment_bytes is '128MBit'",
+            "from 33554432 to 2146435072, or a number with a unit (B, KB, MB, GB, TB, KiB, MiB, GiB, TiB)",
+        ),
+        ('[log]\nsegment_bytes = "1KB"\n', "f.toml:5: log.segment_bytes is '1KB' (1000)", "a whole number from 33554432"),
+        ('[retention]\nbytes = "70MB"\n', "f.toml:5: retention.bytes is 70000000, less than two segments", "at least 268435456"),
+        ('[timers]\ntick_ms = "2h"\n', "f.toml:5: timers.tick_ms is '2h' (7200000)", "or a number with a unit (ms, s, m, h, d)"),
+        ('[limits]\nsessions = "1KB"\n', "f.toml:5: limits.sessions is '1KB'", "it takes a whole number from 1 to"),
         ("[security]\ninsecure = 1\n", "f.toml:5: security.insecure is 1", "true or false"),
         ("log = 3\n", "f.toml:4: log is 3", "make it a table, [log]"),
         ('[group]\nname = "a b"\n', "f.toml:5: group.name is 'a b'", "letters, digits"),
@@ -303,7 +344,7 @@ def test_hosts_that_are_not_known_are_advised_of_by_name() -> None:
     [
         ("none", "group.keys", "none cannot be read (no such file or directory)"),
         ("jfk.secret", "none", "none cannot be read (no such file or directory)"),
-        ("lga.secret", "group.keys", "is the secret key of 'lga' and this gateway is 'jfk'"),
+        ("lga.secret", "group.keys", "is the secret key of 'lga', but this gateway is 'jfk'"),
         ("group.keys", "group.keys", "lists the public keys of a group and has no secret key"),
         ("jfk.secret", "jfk.secret", "has the secret key of a gateway"),
         ("group.keys", "jfk.secret", "secret_key and public_keys are swapped"),
@@ -419,6 +460,17 @@ def test_the_examples_load(file: Path, tmp_path: Path) -> None:
     config, mistakes = check_config(here)
     assert not mistakes
     assert config is not None
+
+
+def keys_of(kind: type[msgspec.Struct]) -> set[str]:
+    fields = msgspec.structs.fields(kind)
+    tables = [field.type for field in fields if isinstance(field.type, type) and issubclass(field.type, msgspec.Struct)]
+    return {field.name for field in fields if field.type not in tables}.union(*map(keys_of, tables))
+
+
+def test_the_full_example_has_every_key() -> None:
+    shown = re.findall(r"^#?(\w+) = ", (CONF / "gateway.toml").read_text(), flags=re.MULTILINE)
+    assert set(shown) == keys_of(Config)
 
 
 def test_defaults_in_the_full_example_are_the_defaults() -> None:

@@ -39,7 +39,7 @@ def test_a_log_of_other_voters_is_not_continued(in_tail: bool) -> None:
         state.apply(roster)
     stack = Stack(Random)
     actions = stack.step(started({"g1": "a:1"}, state, (roster,) if in_tail else ()), Now(0, 0))
-    assert actions[1:] == [Halt("the log belongs to the group of g2, g3; 'g1' alone may not continue it")]
+    assert actions[1:] == [Halt("the log belongs to the group of g2, g3; 'g1' alone must not continue it")]
     assert stack.phase is Phase.HALTED
 
 
@@ -222,7 +222,7 @@ def test_a_member_that_cannot_accept_unabortable_frames_is_suspected() -> None:
     member = group.members["g1"]
     group.step(member, TopicAsked(1, 1, "t"))
     actions = group.step(member, Received(3, No(VIEW, 3, "no space")))
-    assert actions == [Suspect(3, "it cannot take position 3, which may not be aborted: no space")]
+    assert actions == [Suspect(3, "it cannot take position 3, which must not be aborted: no space")]
 
 
 def test_a_chained_frame_that_does_not_follow_is_refused() -> None:

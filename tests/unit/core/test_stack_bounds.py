@@ -106,7 +106,7 @@ def test_undecided_frames_never_exceed_the_range_of_the_abort_search(monkeypatch
     group, member = opened()
     monkeypatch.setattr(common_limits, "UNDECIDED_FRAMES_MAX", 3)
     group.step(member, Submitted(1, batches(1, 3)))
-    with pytest.raises(InvariantViolated, match="3 frames are undecided, and 1 more exceed the limit"):
+    with pytest.raises(InvariantViolated, match="3 frames are undecided, and 1 more would exceed the limit"):
         member.stack.layers.order_frame(Kind.TICK, TickBody(1, 1))
 
 

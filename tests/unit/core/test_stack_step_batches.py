@@ -99,7 +99,7 @@ def test_orders_that_came_at_once_are_one_write() -> None:
 def test_an_event_that_may_end_a_view_is_a_step_of_its_own(event: object) -> None:
     assert not groupable(event)
     group, member = opened()
-    with pytest.raises(InvariantViolated, match=f"{type(event).__name__} may not be part of Several"):
+    with pytest.raises(InvariantViolated, match=f"{type(event).__name__} must not be part of Several"):
         group.step(member, Several((Submitted(1, batches(1, 1)), event)))  # type: ignore[arg-type]  # what is proven
 
 

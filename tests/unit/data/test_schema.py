@@ -99,10 +99,10 @@ def test_compression_names() -> None:
 @pytest.mark.parametrize(
     ("columns", "message"),
     [
-        (["vlaue"], r"did you mean 'value'\. Columns are offset, "),
+        (["vlaue"], r"'vlaue' is not known: did you mean 'value'\? The columns are offset, "),
         ([], "columns is empty"),
         (["key", "key"], "twice"),
-        (["x y z"], r"'x y z' is not known\. Columns are offset, "),
+        (["x y z"], r"'x y z' is not known: the columns are offset, "),
         ("value", r"not a text: use \['value'\]$"),
     ],
 )

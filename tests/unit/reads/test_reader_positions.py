@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.unit.log.history import sample, write_log
-from tests.unit.log.test_believed import flip
+from tests.unit.log.read.test_crc_checks import flip
 from tutti.data.frames.frame import HEADER_SIZE
 from tutti.errors import Damaged
 from tutti.log.read.reader import LogReader

@@ -13,11 +13,11 @@ from threading import Event, Thread
 
 import pytest
 
-from tests.unit.log import test_forgotten_names as forgotten
 from tests.unit.log.history import sample as log_sample
 from tests.unit.log.history import write_log
-from tests.unit.log.lanes import OTHER, LaneHistory, sample, written
-from tests.unit.log.test_trimming import trimmed
+from tests.unit.log.lane_history import OTHER, LaneHistory, sample, written
+from tests.unit.log.lanes import test_forgotten_names_in_lanes as forgotten
+from tests.unit.log.upkeep.test_trimming import trimmed
 from tutti.data.frames.frame import Kind
 from tutti.data.lane_name import LaneName
 from tutti.errors import Behind

@@ -118,7 +118,7 @@ def test_a_file_that_is_written_in_place_disconnects_no_client(path: Path) -> No
     path.write_text("")
     look_twice(tokens, clock)
     assert tokens.authenticate(two) == access
-    assert "lists no tokens" in tokens.trouble
+    assert "is not a tokens file" in tokens.trouble
     path.write_text(whole)
     look_twice(tokens, clock)
     assert (tokens.authenticate(two), tokens.trouble) == (access, "")
@@ -188,10 +188,10 @@ GOOD = f"sha256 = '{'0' * 64}'\n"
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("x = 1\n", "lists no tokens"),
-        ("", "lists no tokens"),
-        ("# Tokens of clients\n", "lists no tokens"),
-        ("tokens = 3\n", "lists no tokens"),
+        ("x = 1\n", "is not a tokens file"),
+        ("", "is not a tokens file"),
+        ("# Tokens of clients\n", "is not a tokens file"),
+        ("tokens = 3\n", "is not a tokens file"),
         ("[tokens]\na = 3\n", "tokens.a is not a table"),
         ("[tokens.'a b']\n" + GOOD, "contains ' '"),
         ("[tokens.a]\n", "tokens.a.sha256 is not a SHA-256"),
@@ -205,6 +205,11 @@ GOOD = f"sha256 = '{'0' * 64}'\n"
         ("[tokens.a]\nexpires = 0001-01-01T00:00:00+14:00\n" + GOOD, "in the years 1 to 9999 in UTC"),
         ("[tokens.a]\nexpires = 9999-12-31T23:59:59-12:00\n" + GOOD, "in the years 1 to 9999 in UTC"),
         ("[tokens.a]\n" + GOOD + "[tokens.b]\n" + GOOD, "a and b are the same token"),
+        *(
+            (f"[tokens.a]\n{key} = {value}\n{GOOD}", f"tokens.a.{key} is .*a whole number from 1 to 1000000000000; for no quota")
+            for key in ("records_per_s", "bytes_per_s")
+            for value in ("0", "-1", "true", "1.5", "'10MB'", "1000000000001")
+        ),
         ("[tokens", "is not TOML"),
         ("token = " + "[" * 5_000, "is not TOML"),
         ("token = " + "9" * 5_000, "is not TOML"),
@@ -226,6 +231,7 @@ def test_a_file_that_every_account_may_write_is_refused(path: Path) -> None:
 def test_a_written_file_reads_back_equal(path: Path) -> None:
     accesses = [
         Access("a.b", digest_of("1"), ("x*", "y"), ("*",), True, NOW, ("jfk-*",)),
+        Access("limited", digest_of("3"), ("x",), records_per_s=1000, bytes_per_s=10**12),
         Access("plain", digest_of("2"), read=("z",)),
     ]
     put(path, *accesses)

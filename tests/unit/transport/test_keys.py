@@ -172,7 +172,7 @@ def test_a_keyring_knows_the_owner_of_each_key(keys: Path) -> None:
 
 
 def test_a_keyring_of_another_gateway_is_refused(keys: Path) -> None:
-    with pytest.raises(ConfigError, match="is the secret key of 'lga' and this gateway is 'jfk'"):
+    with pytest.raises(ConfigError, match="is the secret key of 'lga', but this gateway is 'jfk'"):
         Keyring.open(keys / "lga.secret", keys / "group.keys", "jfk")
 
 

@@ -44,12 +44,20 @@ class Port:
         is_known: Callable[[bytes], bool] | None = None,
         keys: KeyPair | None = None,
         accepts_key: Callable[[str, bytes], bool] | None = None,
+        may_read: Callable[[bytes], bool] = lambda _: True,
     ) -> None:
         self.now_us = 1
         self.told: list[str] = []
         self.epoll = select.epoll()
         self.server = Server(
-            terms, self.epoll, lambda: self.now_us, is_known=is_known, warn=self.told.append, keys=keys, accepts_key=accepts_key
+            terms,
+            self.epoll,
+            lambda: self.now_us,
+            is_known=is_known,
+            may_read=may_read,
+            warn=self.told.append,
+            keys=keys,
+            accepts_key=accepts_key,
         )
         listener = open_port("127.0.0.1", 0, 10)
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 20)

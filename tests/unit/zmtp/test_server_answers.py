@@ -109,6 +109,41 @@ def test_who_is_held_back_and_breaks_off_is_gone() -> None:
     port.close()
 
 
+def test_a_connection_that_may_not_be_read_stays_open_and_is_read_once_it_may_be() -> None:
+    held: set[bytes] = set()
+    port = Port(may_read=lambda routing: routing not in held)
+    client, other = port.call(HELLO + frame(b"first")), port.call(HELLO + frame(b"other"))
+    routings = {parts[0]: routing for routing, parts, _ in port.first(2)}
+    held.add(routings[b"first"])
+    port.hears(client, frame(b"second"))
+    for _ in range(2 * TERMS.heartbeats_max):
+        port.hears(other, frame(b"beat"))
+        assert [parts for _, parts, _ in port.first()] == [[b"beat"]]
+        assert port.epoll.poll(0) == [], "it wakes nobody up"
+        port.now_us += TERMS.heartbeat_us
+        port.server.maintain()
+    assert port.server.send(routings[b"first"], b"answer") is SendResult.SENT
+    held.clear()
+    port.now_us += TERMS.heartbeat_us
+    port.server.maintain()
+    assert [parts for _, parts, _ in port.first()] == [[b"second"]]
+    port.close()
+
+
+def test_a_connection_that_may_not_be_read_and_breaks_is_closed() -> None:
+    held: set[bytes] = set()
+    port = Port(may_read=lambda routing: routing not in held)
+    client = port.call(HELLO + frame(b"first"))
+    ((routing, _, _),) = port.first()
+    held.add(routing)
+    port.hears(client, frame(b"second"))
+    port.look()
+    assert port.drain() == []
+    hang_up(client)
+    port.has(0)
+    port.close()
+
+
 def hang_up(connection: socket.socket) -> None:
     """As who ends with something unread: the connection is reset."""
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))

@@ -23,8 +23,8 @@ _EXTENT = struct.Struct("<qq")
 _CONTINUATION = 0xFFFFFFFF
 _RECORD_BATCH = 3  # Arrow's MessageHeader union
 _CODECS = {0: "lz4", 1: "zstd"}
-BUFFERS_MAX = 64  # limit of buffers in a message; a batch of the schema has 11
-NOT_COMPRESSED = -1  # in a compressed message, length that marks a buffer as uncompressed
+BUFFERS_MAX = 64  # maximum number of buffers in a message; a batch with the record schema has 11
+NOT_COMPRESSED = -1  # length that marks an uncompressed buffer in a compressed message
 
 
 class BodySizes(NamedTuple):
@@ -40,7 +40,7 @@ def body_sizes(data: Buffer, columns: int) -> BodySizes:
 
     Args:
         data: exactly one encapsulated IPC message.
-        columns: number of columns of the schema. The message must have at least as many buffers.
+        columns: number of columns in the schema, which is the minimum number of buffers in the message.
 
     Raises:
         FormatError: the bytes are not a RecordBatch message, or contain an offset that is out of bounds.
@@ -134,7 +134,7 @@ class _Table:
         return _Table(self.data, at + int(_U32.unpack_from(self.data, at)[0]))
 
     def vector(self, field: int) -> tuple[int, int]:
-        """Return the byte at which the first element of a vector begins, and the number of elements; zeros if it is absent."""
+        """Return the byte at which the first element of a vector begins, and the number of elements; zeros without the vector."""
         at = self.find(field)
         if not at:
             return 0, 0

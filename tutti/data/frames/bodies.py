@@ -1,6 +1,6 @@
 """Bodies of all frames except batches: msgpack of small frozen structs (design, sections 3 to 5).
 
-Decoding is strict: any bytes that are not such a struct raise `FormatError`.
+Decoding is strict: bytes that are not exactly one struct of the expected type raise `FormatError`.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class Voter(msgspec.Struct, frozen=True, array_like=True):
 
 
 class ViewBody(msgspec.Struct, frozen=True, array_like=True):
-    """VIEW: the members (gateway numbers, oldest first) that decide from this position on."""
+    """VIEW: the members (gateway numbers, oldest first) that decide the frames from this position on."""
 
     members: tuple[int, ...]
 
@@ -35,8 +35,8 @@ class LaneViewBody(msgspec.Struct, frozen=True, array_like=True):
     """VIEW in a lane: the members of the attempt (gateway numbers, oldest first) and their disks.
 
     Attributes:
-        disks: the incarnation of each member's disk, in the order of `members`; empty if unknown. A gateway can have several disks
-            over time, and only the disk that voted has the frames. Older releases omit this field.
+        disks: incarnation of each member's disk, in the order of `members`; empty if unknown. A gateway can have several disks over
+            time, and only the disk that voted has the frames. Older releases omit this field.
     """
 
     members: tuple[int, ...]
@@ -44,7 +44,7 @@ class LaneViewBody(msgspec.Struct, frozen=True, array_like=True):
 
     @property
     def by_number(self) -> dict[int, bytes]:
-        """The incarnation of each member's disk, by gateway number; empty bytes if unknown."""
+        """The incarnation of each member's disk, by the member's gateway number; empty bytes if unknown."""
         disks = self.disks if len(self.disks) == len(self.members) else (b"",) * len(self.members)
         return dict(zip(self.members, disks, strict=True))
 
@@ -63,9 +63,9 @@ class RosterBody(msgspec.Struct, frozen=True, array_like=True):
 
 
 class EpochBody(msgspec.Struct, frozen=True, array_like=True):
-    """EPOCH: opens the epoch in the header for a producer's instance (16 bytes).
+    """EPOCH: opens the epoch that the header contains for a producer's instance (16 bytes).
 
-    The last committed record of the producer has `sequence`, and its last committed progress is `progress`.
+    `sequence` is the sequence of the producer's last committed record, and `progress` is its last committed progress.
     """
 
     name: str
@@ -103,7 +103,7 @@ class Entry(msgspec.Struct, frozen=True, array_like=True):
 class AbortBody(msgspec.Struct, frozen=True, array_like=True):
     """ABORT: voids every batch of the header's (producer, epoch) from `position` up to the ABORT itself.
 
-    The ABORT sets the producer's entry back to `entry`, its state before `position`, and closes its epoch.
+    The ABORT restores the producer's entry before `position`, which is `entry`, and closes the producer's epoch.
     """
 
     position: int
@@ -142,7 +142,7 @@ class TxnBody(msgspec.Struct, frozen=True, array_like=True):
     counts: tuple[int, ...]
 
     def good(self, batches_max: int) -> bool:
-        """True if the TXN names 1 to `batches_max` different batches, and as many record counts."""
+        """True if the TXN contains 1 to `batches_max` different batches, and the same number of record counts."""
         return 0 < len(set(self.staged)) == len(self.staged) == len(self.counts) <= batches_max
 
 
@@ -181,7 +181,7 @@ _DECODERS: dict[type, msgspec.msgpack.Decoder[object]] = {
 
 
 def encode_body(body: msgspec.Struct) -> bytes:
-    """Encode a body. Equal bodies give equal bytes on every gateway, because their CRCs must be equal."""
+    """Encode a body. Equal bodies give equal bytes on every gateway, so that their CRCs are equal, too."""
     return _ENCODER.encode(body)
 
 

@@ -24,9 +24,7 @@ _BY_HIGH_BYTE = {entry >> 24: index for index, entry in enumerate(_TABLE)}
 
 
 def stub_body(length: int, crc: int, before: int = 0) -> bytes:
-    """Return `length` bytes (at least 4): zeros, then four computed bytes, which together change a CRC32C from `before` to
-    `crc`.
-    """
+    """Return `length` bytes (at least 4) that change a CRC32C from `before` to `crc`: zeros, then four computed bytes."""
     zeros = bytes(length - BYTES_MIN)
     state, wanted = crc32c(zeros, before) ^ _ONES, crc ^ _ONES
     indexes = []

@@ -1,5 +1,6 @@
-"""Columns of the record batches that readers and Spark receive. Some columns come from the body, others from the frame's header.
+"""Columns of the record batches that readers and Spark receive.
 
+Some columns come from the body of a frame, and the other columns come from the frame's header.
 The batches match the declared schema exactly (order, nullability, plain types), as Spark requires.
 """
 
@@ -36,7 +37,7 @@ def check_columns(columns: Sequence[str] | None) -> tuple[str, ...]:
     """Return the selected columns as a tuple, in the given order. None selects all columns.
 
     Raises:
-        UsageError: `columns` is a string or is empty, or a name is unknown or repeated.
+        UsageError: `columns` is a string, is not a list of names, is empty, or contains an unknown or repeated name.
     """
     if columns is None:
         return COLUMNS
@@ -50,10 +51,10 @@ def check_columns(columns: Sequence[str] | None) -> tuple[str, ...]:
     for name in chosen:
         if name not in COLUMNS:
             near = get_close_matches(str(name), COLUMNS, 1)
-            hint = f"; did you mean {near[0]!r}" if near else ""
-            raise UsageError(f"column {name!r} is not known{hint}. Columns are {', '.join(COLUMNS)}")
+            hint = f"did you mean {near[0]!r}? The" if near else "the"
+            raise UsageError(f"column {name!r} is not known: {hint} columns are {', '.join(COLUMNS)}")
     if len(set(chosen)) != len(chosen):
-        raise UsageError(f"a column appears twice in {', '.join(chosen)}: name each once")
+        raise UsageError(f"a column appears twice in {', '.join(chosen)}: give each column only once")
     return chosen
 
 

@@ -30,7 +30,7 @@ class Digester:
     """Computes the digest of a range. The batches of the range are added in order."""
 
     def __init__(self) -> None:
-        """Start an empty range."""
+        """Create a digester for a range, without records."""
         self._topics, self._keys, self._values, self._names, self._contents = (_Texts() for _ in range(5))
         self._times, self._counts = hashlib.sha256(), hashlib.sha256()
         self.records = 0
@@ -48,7 +48,7 @@ class Digester:
         self.records += batch.num_rows
 
     def hexdigest(self, first: int) -> str:
-        """Return the digest (hex) of the added records. `first` is the offset of the first one."""
+        """Return the digest (hex) of the added records. `first` is the offset of the first added record."""
         hasher = hashlib.sha256(b"tutti-digest-1\n" + _HEAD.pack(first, self.records))
         for texts in (self._topics, self._keys, self._values):
             hasher.update(texts.sums())
@@ -57,7 +57,7 @@ class Digester:
 
 
 class _Texts:
-    """Two hashes over a column of texts or bytes: one of the lengths of its values, and one of their content."""
+    """Two hashes over a column of texts or bytes: one over the lengths of the values, and one over their bytes."""
 
     def __init__(self) -> None:
         self._lengths = hashlib.sha256()
@@ -66,7 +66,7 @@ class _Texts:
     def update(self, column: pa.Array[Any]) -> None:
         """Add the next values of the column."""
         self._lengths.update(_int32(pc.binary_length(cast("pa.BinaryArray", column))).data)
-        present = column.drop_null()  # a null may have any bytes, which must not change the digest
+        present = column.drop_null()  # the buffer may contain bytes for a null, which must not change the digest
         _, offsets, data = present.buffers()
         if len(present) and offsets is not None and data is not None:
             bounds = np.frombuffer(memoryview(offsets), np.int32)[present.offset : present.offset + len(present) + 1]

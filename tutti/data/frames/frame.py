@@ -32,9 +32,10 @@ MAGIC = b"TUT1"
 VERSION = 1
 HEADER_SIZE = 96
 POSITION_AT, CRC_AT = 16, 92
-TERMINATOR = bytes(HEADER_SIZE)  # an invalid header of zeros, which follows the last frame of every write
+TERMINATOR = bytes(HEADER_SIZE)  # an invalid header of zeros, which is written after the last frame of every write
 PROGRESS_BYTES_MAX = 256
-CRC_COPY_BELOW = 1024  # the CRC library rejects memoryviews; below this size, a copy takes less time than a numpy view
+# Size below which a memoryview is copied for the CRC library, which rejects memoryviews. For larger ones, a numpy view is faster.
+CRC_COPY_BELOW = 1024
 
 _HEADER = struct.Struct("<4sBBHQQQQqqIIIHHIIIIII")
 _PREFIX = struct.Struct("<4sBBHQQQQqqIIIHHIIIII")
@@ -124,8 +125,8 @@ def padded(length: int) -> int:
 class Frame:
     """One frame with the fields of its header. Before `stamp`, `position` is 0 and `header` is empty.
 
-    A stamped frame must not change, because the protocol layers, the disk thread and the network share the same object. `body` may
-    be any buffer, which the gateway never copies.
+    A stamped frame must not change, because the protocol layers, the disk thread and the network share the same object. `body` can
+    be a buffer of any type. The gateway never copies the body.
     """
 
     __slots__ = (
@@ -211,18 +212,20 @@ class Frame:
 
     @property
     def visible(self) -> bool:
-        """True if records get their offsets at this frame, unless an ABORT voids it: for a BATCH that is not staged, and for a
-        TXN.
+        """True if records get their offsets at this frame: for a BATCH that is not staged, and for a TXN.
+
+        An ABORT may still void the frame.
         """
         return self.kind in SEQUENCED and not self.flags & STAGED
 
     @property
     def size(self) -> int:
         """Size in bytes in a log or on the wire, padding included."""
-        return HEADER_SIZE + ((len(self.progress) + 7) & ~7) + ((self.body_length + 7) & ~7)  # inlined `padded`: this is a hot path
+        # `padded` is inlined here, because this is a hot path.
+        return HEADER_SIZE + ((len(self.progress) + 7) & ~7) + ((self.body_length + 7) & ~7)
 
     def stamp(self, view: int, position: int, previous_crc: int) -> None:
-        """Assign the position to the frame: set view, position, header and header CRC. A frame can be stamped only once."""
+        """Assign a position to the frame: set `view`, `position`, `header` and `header_crc`. A frame can be stamped only once."""
         if self.position:
             raise FormatError(f"the frame already has position {self.position}; it cannot be stamped again with {position}")
         self.view = view
@@ -253,7 +256,7 @@ class Frame:
         self.header = prefix + _CRC.pack(crc)
 
     def unstamped(self) -> Frame:
-        """Return a copy without a position. The copy shares progress and body with this frame."""
+        """Return a copy of the frame without a position. The copy shares progress and body with this frame."""
         return Frame(
             self.kind,
             self.body,
@@ -337,7 +340,7 @@ class Frame:
             and bytes(self.body) == bytes(other.body)
         )
 
-    __hash__ = None  # type: ignore[assignment]  # frames are compared by content, and a body may be a mutable buffer
+    __hash__ = None  # type: ignore[assignment]  # not hashable: frames are compared by content, and a body may be mutable
 
 
 def payload_crc(progress: bytes, body: Buffer) -> int:
@@ -348,7 +351,7 @@ def payload_crc(progress: bytes, body: Buffer) -> int:
 def decode_header(data: Buffer, at: int = 0) -> Frame:
     """Decode the header at byte `at` into a frame with empty progress and body. The chain is not checked (see `chained`).
 
-    The frame has the `body_length` of the header; `progress_length_at(data, at)` returns the length of the progress.
+    The field `body_length` is set. `progress_length_at(data, at)` returns the length of the progress.
 
     Raises:
         FormatError: the bytes are not a header with a known version and kind.
@@ -357,7 +360,7 @@ def decode_header(data: Buffer, at: int = 0) -> Frame:
         raise FormatError(f"a frame header needs {HEADER_SIZE} bytes, but only {max(0, len(data) - at)} are left")
     fields = _HEADER.unpack_from(data, at)
     if fields[0] != MAGIC:
-        raise FormatError(f"no frame begins here: magic is {fields[0]!r}, not {MAGIC!r}")
+        raise FormatError(f"no frame begins here, because the magic number is {fields[0]!r} instead of {MAGIC!r}")
     if fields[1] != VERSION:
         raise FormatError(
             f"frame version {fields[1]} is not supported (this release supports version {VERSION}): use a newer release"
@@ -399,7 +402,7 @@ def decode_header(data: Buffer, at: int = 0) -> Frame:
 
 
 def progress_length_at(data: Buffer, at: int = 0) -> int:
-    """Return the length of the progress, which the header at byte `at` contains."""
+    """Return the length of the progress according to the header at byte `at`."""
     return int(_PROGRESS_LENGTH.unpack_from(data, at + 70)[0])
 
 
@@ -417,7 +420,9 @@ def chained(frame: Frame, previous_crc: int) -> bool:
 
 
 def decode_frame(data: Buffer, at: int = 0) -> Frame:
-    """Decode the whole frame at byte `at`. Its body is a view of `data`. The CRCs are not checked (see `chained`, `check_payload`).
+    """Decode the whole frame at byte `at`. The body of the frame is a view of `data`.
+
+    The function does not check the CRCs; `chained` and `check_payload` check them.
 
     Raises:
         FormatError: the bytes are not a header with a known version and kind, or `data` ends inside the frame.
@@ -435,7 +440,7 @@ def decode_frame(data: Buffer, at: int = 0) -> Frame:
 
 
 def check_payload(frame: Frame, where: str = "") -> None:
-    """Raise `Damaged` if progress and body do not match the CRC in the header. `where` names their location for the error."""
+    """Raise `Damaged` if progress and body do not match the CRC in the header. `where` is the frame's location for the error."""
     found = payload_crc(frame.progress, frame.body)
     if found != frame.body_crc or len(frame.body) != frame.body_length:
         raise Damaged(

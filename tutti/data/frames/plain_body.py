@@ -1,4 +1,4 @@
-"""Plain body: fast codec for the common form of a body, without compression and headers, in the layout of Arrow's writer.
+"""Plain body: fast codec for the most common bodies, which have no compression and no headers, and the layout of Arrow's writer.
 
 The metadata of a plain body (a flatbuffer of 480 bytes) is constant except for a few numbers: the record count, and the bytes and
 nulls of keys and values. Therefore this module encodes a plain body with one copy of its data, and checks a plain body with a few
@@ -24,21 +24,21 @@ from tutti.data.frames.arrow_ipc import body_sizes
 from tutti.data.frames.frame import Buffer, Frame, padded
 from tutti.data.frames.schema import BATCH_SCHEMA, HEADERS, TIMESTAMP
 
-# The numbers in the metadata: body length, rows, (offset, length) of 17 buffers, and (length, nulls) of 7 columns.
+# The metadata contains these numbers: body length, rows, (offset, length) of 17 buffers, and (length, nulls) of 7 columns.
 _METADATA = struct.Struct("<40sq24sq8s34q8s14q")
 _NUMBERS = struct.Struct("<q")
 _ROWS_AT, _BUFFERS_AT, _NODES_AT = 72, 88, 368
 _KEY_DATA_AT, _VALUE_DATA_AT = _BUFFERS_AT + 2 * 16 + 8, _BUFFERS_AT + 5 * 16 + 8
 _KEY_NULLS_AT, _VALUE_NULLS_AT = _NODES_AT + 8, _NODES_AT + 16 + 8
-_FEW = 32  # up to this many records, plain Python is faster than numpy
-_NO_HEADERS_END = 16  # size of the last two offset buffers with padding: those of header names and values, which are empty
+_FEW = 32  # largest number of records for which plain Python is faster than numpy
+_NO_HEADERS_END = 16  # size with padding of the last two offset buffers, those of the (missing) header names and values
 _PADDING = tuple(bytes(n) for n in range(8))
 _DATA_BYTES_MAX = 2**31 - 1
-_LAYOUTS_KEPT = 256  # number of cached layouts; a cache helps, because most clients send records of equal size
+_LAYOUTS_KEPT = 256  # number of cached layouts; the cache saves time, because most clients send records of equal size
 
 
 def _fixed_parts() -> tuple[bytes, bytes, bytes, bytes]:
-    """Return the parts of a plain message that do not depend on its records, taken from a message that Arrow has written."""
+    """Return the parts of a plain message that are the same for all records, taken from a message that Arrow has written."""
     columns = [pa.nulls(1, kind) for kind in (pa.binary(), pa.binary(), TIMESTAMP, HEADERS)]
     message = pa.RecordBatch.from_arrays(columns, schema=BATCH_SCHEMA).serialize().to_pybytes()
     fields = _METADATA.unpack_from(message)
@@ -52,7 +52,7 @@ class Layout(NamedTuple):
     """Positions (bytes) of the buffers in a plain body, and the numbers in its metadata.
 
     Attributes:
-        metadata: the metadata of the message.
+        metadata: bytes of the metadata at the start of the body.
         key_size, value_size: total bytes of all keys, and of all values.
         key_nulls, value_nulls: number of null keys, and of null values.
         raw_length: total bytes of all buffers, without padding.
@@ -77,7 +77,7 @@ class Layout(NamedTuple):
 
 @lru_cache(_LAYOUTS_KEPT)
 def _layout(count: int, key_data: int, key_nulls: int, value_data: int, value_nulls: int) -> Layout:
-    """Return the layout of `count` records, given the bytes and the nulls of their keys and values."""
+    """Return the layout of `count` records whose keys and values have these numbers of bytes and nulls."""
     bits, offsets = (count + 7) // 8, 4 * (count + 1)
     key_bits, value_bits = bits if key_nulls else 0, bits if value_nulls else 0
     a = padded(key_bits)
@@ -121,9 +121,9 @@ def encode_plain(keys: Sequence[bytes | None] | None, values: Sequence[bytes | N
 
 
 def encode_plain_batch(records: pa.RecordBatch) -> tuple[bytes, int] | None:
-    """As `encode_plain`, for a valid batch with `BATCH_SCHEMA`.
+    """Encode a valid batch with `BATCH_SCHEMA`. Return the body and its `raw_length`.
 
-    Return None if the batch has headers, or nulls in a slice that does not begin at a byte of the null bitmap.
+    Return None if the batch has headers, or if it has nulls and is a slice that begins inside a byte of the null bitmap.
     """
     count = records.num_rows
     if records.column(3).null_count != count:
@@ -202,7 +202,7 @@ def _offsets(values: Sequence[bytes]) -> bytes:
     if count <= _FEW:
         return struct.pack(f"<{count + 1}i", 0, *accumulate(map(len, values)))
     offsets = np.zeros(count + 1, np.int32)
-    # `struct` converts the list of lengths to an array in a third of the time that numpy takes.
+    # The list of lengths is converted with `struct`, which takes a third of the time of numpy.
     np.cumsum(np.frombuffer(struct.pack(f"{count}i", *map(len, values)), np.int32), out=offsets[1:])
     return offsets.tobytes()
 
@@ -232,10 +232,10 @@ def raw_length_of(body: Buffer, count: int) -> int:
 
 
 def check_plain(frame: Frame) -> Layout | None:
-    """Return the layout of a frame's body if the body is plain and certainly valid, else None.
+    """Return the layout of a frame's body if this module can prove that the body is plain and valid, else None.
 
-    If a layout is returned, Arrow's full validation would accept the body, and count, timestamps and `raw_length` match the header.
-    If None is returned, the body can still be valid, and only Arrow can decide.
+    If the function returns a layout, Arrow's full validation would accept the body, and count, timestamps and `raw_length` match
+    the header. If the function returns None, the body can still be valid, but only Arrow can check it.
     """
     body, count = frame.body, frame.count
     layout = None if frame.codec else plain_layout(body, count)

@@ -2,9 +2,9 @@
 
 A copy of a directory lacks the promises and votes that the gateway made after the copy, so a gateway must detect that its directory
 is a copy. Therefore `identity.json` records the inode and birth time of its own file, which differ in a copy. Each start writes a
-new identity file before the gateway makes a promise, and a running gateway rewrites the file from time to time. A copy that is
-restored at the same path is also detected, because it records an older file. Each write replaces the whole file, so a crash leaves
-a valid file.
+new identity file before the gateway makes a promise, and a running gateway rewrites the file from time to time. A copy that was
+restored at the same path is also detected, because its `identity.json` records a file that no longer exists. Each write replaces
+the whole file, so a crash leaves a valid file.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ from tutti.runtime.durable_files import DIRECTORY_MODE, open_file
 
 _TEMPORARY = IDENTITY + ".tmp"  # temporary name that `Storage.replace_file` uses for the identity file
 _NEW = IDENTITY + ".new"
-_IGNORED = {LOCK, _NEW, _TEMPORARY, "lost+found"}  # names that may exist in a directory that no gateway uses yet
+_IGNORED = {LOCK, _NEW, _TEMPORARY, "lost+found"}  # names of files that a new directory may contain
 _US = 1_000_000
-_NAMED_MAX = 7  # number of subdirectories that an error names; `tutti dev` creates at most this many
+_NAMED_MAX = 7  # maximum number of subdirectories that an error text lists; `tutti dev` creates at most this many
 _IN_USE_HINT = "stop that gateway first, or give this one a directory of its own"
 
 
@@ -40,12 +40,12 @@ class Identity(msgspec.Struct, frozen=True):
 
     Attributes:
         format: format version of the directory.
-        gateway, group: names of the owner and its group.
+        gateway, group: name of the gateway that owns the directory, and name of its group.
         incarnation: uuid of the disk, hex.
         log: uuid of the log, hex; empty until the log exists.
-        left: why the group continues without this disk; empty if the disk has not left.
+        left: reason why the group continues without this disk; empty if the disk has not left the group.
         place: inode of the log's folder at the time of writing; 0 if unknown. A copy of the folder has a different inode.
-        file: identity of the file that contains this record, or None if unknown. A copy of the file has a different identity.
+        file: inode and birth time of the file that contains this identity, or None if unknown. A copy has different values.
     """
 
     format: int
@@ -74,7 +74,7 @@ def read_identity(path: str) -> Identity | None:
     except OSError as error:
         raise DirectoryRefused(f"{file} cannot be read: {error.strerror}; {remedy(error)}") from error
     try:
-        # Check the format first: an identity of a different format may have other fields.
+        # The format is checked first, because an identity in a different format may have other fields.
         version = msgspec.json.decode(data, type=dict[str, Any]).get("format")
         if isinstance(version, int) and version != FORMAT_VERSION:
             raise WrongDirectory(
@@ -89,7 +89,7 @@ def read_identity(path: str) -> Identity | None:
 def no_identity(path: str) -> WrongDirectory:
     """Return the error for a directory without an identity.
 
-    The text of the error names subdirectories that have an identity, for example those that `tutti dev` creates.
+    The error text lists subdirectories that have an identity, for example subdirectories that `tutti dev` has created.
     """
     try:
         found = [os.path.join(path, entry) for entry in sorted(os.listdir(path))]
@@ -121,16 +121,16 @@ class LogDirectory(Protocol):
         """Uuid of the log, 16 bytes; empty until the log exists."""
 
     def store_log_uuid(self, log: bytes) -> None:
-        """Store the uuid of the log, once the log durably exists."""
+        """Store the uuid of the log. Callers must store it only after the log durably exists."""
 
     def declare_original(self) -> None:
-        """Declare that this directory is the original and no copy. Each start calls this method before it makes a promise."""
+        """Declare that this directory is the original and not a copy. Each start calls this method before it makes a promise."""
 
     def refresh_identity(self, after_us: int) -> None:
-        """Rewrite the identity if the last write is older than `after_us`, so that earlier copies become detectable."""
+        """Rewrite the identity file if its last write was more than `after_us` ago, so that earlier copies become detectable."""
 
     def refresh_if_stale(self, after_us: int) -> None:
-        """As `refresh_identity`, but only if a promise or vote has followed the last write. Called when the disk is idle."""
+        """Rewrite the identity file if a promise or vote followed its last write, and that write was more than `after_us` ago."""
 
     def become_new_disk(self) -> None:
         """Give the directory a new incarnation, because its promises are outdated."""
@@ -172,7 +172,7 @@ class DataDirectory:
 
     @property
     def incarnation(self) -> bytes:
-        """Uuid of this disk, 16 bytes; each directory of a gateway has its own."""
+        """Uuid of this disk, 16 bytes. Two directories never have the same uuid, unless one is a copy."""
         return bytes.fromhex(self.identity.incarnation)
 
     @property
@@ -181,34 +181,35 @@ class DataDirectory:
         return bytes.fromhex(self.identity.log)
 
     def store_log_uuid(self, log: bytes) -> None:
-        """Store the uuid of the log, once the log durably exists."""
+        """Store the uuid of the log. Callers must store it only after the log durably exists."""
         if log != self.log:
             self._write(log=log.hex())
 
     def mark_left(self, reason: str) -> None:
-        """Store the reason why the group continues without this disk. From then on, no gateway can start on this disk."""
+        """Store the reason why the group continues without this disk. After this call, no gateway can start on this disk."""
         self._write(left=reason)
 
     def declare_original(self) -> None:
-        """Declare this directory the original, so that earlier copies become detectable.
+        """Declare that this directory is the original and not a copy, so that earlier copies become detectable.
 
         Each start calls this method before it makes a promise.
         """
         try:
             self._write(place=_log_inode(self.path))
         except OSError as error:
-            # On a full disk, an original may start without the write, because its stored identity is still valid.
+            # An original directory may start on a full disk without this write, because its stored identity is still valid.
             if self.copied or not is_disk_full(error):
                 raise
         self.copied, self._is_original = False, True
 
     def refresh_identity(self, after_us: int) -> None:
-        """Rewrite the identity if the last write is older than `after_us`. Call this method after each promise or vote.
+        """Rewrite the identity file if its last write was more than `after_us` ago. Call this method after each promise or vote.
 
-        Without the rewrite, a copy that was made during this run could replace the directory after a crash, undetected.
+        Without the rewrite, an operator could replace the directory after a crash with a copy made during this run, and the gateway
+        would not detect the copy. If the write fails, a later call retries it when `after_us` has passed.
 
         Raises:
-            SyncFailed: the disk failed. After any other error, a call retries the write when `after_us` has passed.
+            SyncFailed: the disk failed.
         """
         self._stale = True
         if time.monotonic() - self._written_at < after_us / _US:
@@ -221,18 +222,20 @@ class DataDirectory:
             self._written_at = time.monotonic()
 
     def refresh_if_stale(self, after_us: int) -> None:
-        """As `refresh_identity`, but only if a promise or vote has followed the last write. Called when the disk is idle.
+        """Rewrite the identity file if a promise or vote followed its last write, and that write was more than `after_us` ago.
+
+        The writer of the log calls this method when the disk is idle.
 
         Raises:
-            SyncFailed: as `refresh_identity`.
+            SyncFailed: the disk failed.
         """
         if self._stale:
             self.refresh_identity(after_us)
 
     def become_new_disk(self) -> None:
-        """Turn a copied or outdated directory into a new disk, which keeps the log but has no vote.
+        """Give a copied or outdated directory the identity of a new disk, which keeps the log but has no vote.
 
-        With its old vote, the disk could contradict promises and votes that are no longer in the directory.
+        With a vote, the disk could contradict promises and votes that it made but has lost.
         """
         self._write(incarnation=uuid.uuid4().hex, place=_log_inode(self.path))
         self.copied, self._is_original = False, True
@@ -251,13 +254,14 @@ class DataDirectory:
     def close(self) -> None:
         """Release the lock on the directory.
 
-        If a gateway has run, first write the identity again, so that copies that were made during the run become detectable.
+        If a gateway has run in the directory, first rewrite the identity file, so that copies made during the run become
+        detectable.
         """
         if self._lock < 0:
             return
         try:
             if self._is_original:
-                with contextlib.suppress(OSError):  # without this write, the stored identity is older but still valid
+                with contextlib.suppress(OSError):  # if this write fails, the stored identity is older but still valid
                     self._write()
         finally:
             os.close(self._lock)
@@ -265,7 +269,7 @@ class DataDirectory:
 
 
 def open_directory(path: str, *, gateway: str, group: str, create: bool = True, storage: Storage | None = None) -> DataDirectory:
-    """Lock the data directory of a gateway; with `create`, initialise a new or empty one.
+    """Lock the data directory of a gateway. With `create`, initialise a directory that is new or empty.
 
     Raises:
         DirectoryRefused: the directory is locked, or is not readable or writable.
@@ -276,11 +280,12 @@ def open_directory(path: str, *, gateway: str, group: str, create: bool = True, 
 
 
 def lock_directory(path: str | os.PathLike[str], storage: Storage | None = None) -> DataDirectory:
-    """Lock an existing data directory, whatever its gateway and group. Tools use this function while the gateway is down.
+    """Lock an existing data directory of any gateway and group. Tools use this function when the gateway is down.
 
     Raises:
-        WrongDirectory: the path is not a data directory.
-        DirectoryRefused, Damaged: as `open_directory`.
+        WrongDirectory: the path is not a data directory, or the directory has a different format.
+        DirectoryRefused: the directory is locked, or is not readable or writable.
+        Damaged: the identity is corrupt, or the log is lost.
     """
     path = os.path.abspath(path)
     if lane_of_path(path) is not None:
@@ -296,10 +301,10 @@ def lock_directory(path: str | os.PathLike[str], storage: Storage | None = None)
 
 
 def declare_moved(path: str | os.PathLike[str]) -> bool:
-    """Declare that a directory was moved and is still the original. Return True if it had looked like a copy.
+    """Declare that a data directory was moved and is still the original. Return True if the directory looked like a copy.
 
     Raises:
-        WrongDirectory, DirectoryRefused, Damaged: as `lock_directory`.
+        WrongDirectory, DirectoryRefused, Damaged: the directory cannot be locked; `lock_directory` describes these errors.
     """
     directory = lock_directory(path)
     try:
@@ -314,7 +319,8 @@ def _open(path: str, gateway: str, group: str, create: bool, storage: Storage, w
     try:
         if create:
             _make_directories(path, storage)
-        _check(path, gateway, group, create)  # before the lock file is created, so that a refused directory stays unchanged
+        # The check precedes the lock, which creates a file, so that a refused directory stays unchanged.
+        _check(path, gateway, group, create)
         lock = _lock(path, when_in_use)
     except OSError as error:
         raise DirectoryRefused(f"data directory {path} is not usable: {error.strerror}; {remedy(error)}") from error
@@ -335,7 +341,7 @@ def _make_directories(path: str, storage: Storage) -> None:
         path = os.path.dirname(path)
     for directory in reversed(missing):
         os.mkdir(directory, DIRECTORY_MODE if directory == missing[0] else 0o777)
-        # Without a sync of the parent directory, a power loss could remove the new directory with everything in it.
+        # The parent directory is synced, because a power loss could otherwise remove the new directory with all files in it.
         storage.sync_directory(os.path.dirname(directory))
 
 
@@ -350,15 +356,15 @@ def _lock(path: str, when_in_use: str) -> int:
         holder = os.read(lock, 32).decode("ascii", "replace").strip() or "unknown"
         os.close(lock)
         raise DirectoryRefused(f"data directory {path} is in use by process {holder}: {when_in_use}") from None
-    # Only the flock protects the directory. The pid in the file is for the error message of another process.
+    # The flock alone protects the directory. The pid in the file is only for error texts of other processes.
     os.ftruncate(lock, 0)
     os.pwrite(lock, f"{os.getpid()}\n".encode(), 0)
     return lock
 
 
 def _check(path: str, gateway: str, group: str, create: bool) -> Identity | None:
-    """Check that this gateway may use a directory. Return its identity, or None if the directory must still be initialised."""
-    # Another process that initialises the directory writes the identity last, so a read after the listing cannot miss it.
+    """Check that the gateway may use a directory. Return the identity, or None if the directory is not initialised yet."""
+    # The identity is read after the listing, because a process that initialises the directory writes the identity last.
     others = sorted(name for name in set(os.listdir(path)) - _IGNORED if not _is_interrupted_start(path, name))
     found = read_identity(path)
     if found is None:
@@ -373,7 +379,7 @@ def _check(path: str, gateway: str, group: str, create: bool) -> Identity | None
             raise WrongDirectory(
                 f"data directory {path} belongs to {what} {has!r}, not to {wanted!r}: give this gateway a directory of its own"
             )
-    # Only a gateway (`create`) is refused here; tools may still read and repair a disk that has left its group.
+    # Only a gateway (`create`) is refused here, because tools may still read and repair a disk that has left its group.
     if found.left and create:
         raise WrongDirectory(f"no gateway can start on data directory {path} again: {found.left}")
     if not os.path.isdir(os.path.join(path, LOG)):
@@ -384,16 +390,16 @@ def _check(path: str, gateway: str, group: str, create: bool) -> Identity | None
 def _load_or_create(path: str, gateway: str, group: str, create: bool, storage: Storage) -> Identity:
     found = _check(path, gateway, group, create)
     if found is None:
-        # The identity is written last, so a crash before it leaves only an empty log folder, which the next start accepts.
+        # The identity is written last, so a crash before that write leaves only an empty log folder, which the next start accepts.
         os.makedirs(os.path.join(path, LOG), exist_ok=True)
         found = _write_identity(path, Identity(FORMAT_VERSION, gateway, group, uuid.uuid4().hex, place=_log_inode(path)), storage)
     return found
 
 
 def _is_copy(path: str, identity: Identity) -> bool:
-    """True if the log's folder or the identity file is not the one that the identity records.
+    """True if the log's folder or the identity file is a different one than the identity records.
 
-    Owner and mode are not compared, because some hosts change them at each start.
+    The owner and the mode of these files are not compared, because some hosts change them at each start.
     """
     file = identity.file
     return 0 < identity.place != _log_inode(path) or not (
@@ -402,21 +408,21 @@ def _is_copy(path: str, identity: Identity) -> bool:
 
 
 def _log_inode(path: str) -> int:
-    """Return the inode of the log's folder. The folder of a copy has a different inode."""
+    """Return the inode of the log's folder, which is a different one in a copy of the directory."""
     return os.stat(os.path.join(path, LOG)).st_ino
 
 
 def _is_interrupted_start(path: str, name: str) -> bool:
-    """True for an empty log folder: a first start leaves one if it is interrupted before it writes the identity."""
+    """True for an empty log folder, which a first start leaves if it is interrupted before it writes the identity."""
     return name == LOG and os.path.isdir(os.path.join(path, LOG)) and not os.listdir(os.path.join(path, LOG))
 
 
 def _write_identity(path: str, identity: Identity, storage: Storage) -> Identity:
-    """Write the identity to a new file, together with the inode and birth time of that file, and return it."""
+    """Write the identity to a new file, together with the inode and birth time of that file, and return the new identity."""
     made = _new_file(os.path.join(path, _NEW), os.path.join(path, _TEMPORARY), storage)
     identity = msgspec.structs.replace(identity, file=made)
     data = msgspec.json.format(msgspec.json.encode(identity), indent=2) + b"\n"
-    # `replace_file` writes into the file with the temporary name, which is the new file whose inode the content names.
+    # `replace_file` writes into the file that `_new_file` has created, whose inode is in `data`, and then renames that file.
     storage.replace_file(os.path.join(path, IDENTITY), data)
     return identity
 
@@ -424,9 +430,9 @@ def _write_identity(path: str, identity: Identity, storage: Storage) -> Identity
 def _new_file(path: str, then: str, storage: Storage) -> FileIdentity | None:
     """Create a file, rename it, and return its inode and birth time.
 
-    Return None on a file system that derives inodes from paths: a rename changes the inode there, so it identifies no file.
+    Return None if the file system derives inodes from paths, because an inode that changes with a rename does not identify a file.
     """
-    # Each write creates a new file, so that a copy of an older identity names a file that no longer exists.
+    # Each write of the identity creates a new file, so that an older copy records a file that no longer exists.
     storage.close(storage.open(path, create=True))
     made = file_identity_of(path)
     storage.rename(path, then)

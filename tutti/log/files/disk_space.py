@@ -13,20 +13,20 @@ from tutti.log.files.layout import RESERVE
 from tutti.log.files.options import FreeSpace, LogOptions
 from tutti.log.files.storage import MediumError, Storage, SyncFailed
 
-# EFBIG is not in the set: it reports the limit of a file's size, so a retry fails however much space is free.
+# EFBIG is not in the set, because it reports the size limit of a file, so more free space would not help a retry.
 _FULL_ERRNOS = frozenset({errno.ENOSPC, errno.EDQUOT})
-_HYSTERESIS = 1.25  # the low-space state ends at this multiple of the limit
+_HYSTERESIS = 1.25  # multiple of the limit at which the low-space state ends
 
 Result = TypeVar("Result")
 
 
 def is_disk_full(error: OSError) -> bool:
-    """True if an error means a full disk and a retry is safe. After a failed sync no retry is safe, so the result is then False."""
+    """True if an error means a full disk and a retry is safe. For a failed sync, the result is False, because no retry is safe."""
     return error.errno in _FULL_ERRNOS and not isinstance(error, SyncFailed)
 
 
 def failure_of(what: str, path: str, error: OSError) -> DiskFull | DiskFailed:
-    """Return the log's error for an OS error. `what` names the failed operation on the path, for example "writing"."""
+    """Convert an OS error to an error of the log. `what` is the failed operation on the path, for example "writing"."""
     if is_disk_full(error):
         return DiskFull(f"the disk is full: {what} {path} failed ({error.strerror}): free some space")
     return DiskFailed(
@@ -35,7 +35,7 @@ def failure_of(what: str, path: str, error: OSError) -> DiskFull | DiskFailed:
 
 
 def failure_of_start(path: str, error: OSError) -> DiskFull | DiskFailed | Damaged:
-    """Return the log's error for an OS error during a start. A file that the device cannot read counts as corrupt."""
+    """Convert an OS error during a start to an error of the log. A file that the device cannot read counts as corrupt."""
     if not isinstance(error, MediumError):
         return failure_of("starting the log in", path, error)
     return Damaged(
@@ -52,21 +52,21 @@ class DiskSpace:
 
         Args:
             directory: directory of the log, which determines the file system.
-            reserve_used: True if the previous run used the reserve as a segment. Without space for a new reserve, only required
-                writes may then use the rest of that segment.
+            reserve_used: True if the previous run used the reserve as a segment. In this case, only required writes may use the
+                rest of that segment until the disk has space for a new reserve.
         """
         self._directory = directory
         self._options = options
         self._storage = storage
         self._reserve = os.path.join(directory, RESERVE)
         self._low = False
-        self.in_reserve = reserve_used  # the reserve is in use: only required writes are allowed
+        self.in_reserve = reserve_used  # True if the reserve is in use, so that only required writes are allowed
         self._keep_reserve()
 
     def space(self) -> FreeSpace:
-        """Return the free space and its state.
+        """Return the free space, and whether it is low.
 
-        Once the free space falls below the limit, new messages must be refused until it exceeds the limit by a quarter.
+        If the free space falls below the limit, new messages must be refused until the free space exceeds the limit by a quarter.
         """
         free = self._storage.free_bytes(self._directory)
         limit = self._options.disk_low_bytes
@@ -89,9 +89,9 @@ class DiskSpace:
         return max(quarter_more, limit + self._options.reserved_bytes if self.in_reserve else 0)
 
     def use_reserve(self) -> str | None:
-        """Return the path of the reserve, which becomes a segment, or None if the reserve no longer exists.
+        """Return the path of the reserve file, which the caller makes a segment, or None if the reserve no longer exists.
 
-        After this call, only required writes are allowed, until there is space for a new reserve.
+        After this call, only required writes are allowed until the disk has space for a new reserve.
         """
         if not os.path.exists(self._reserve):
             return None
@@ -103,7 +103,7 @@ class DiskSpace:
 
         Args:
             act: function that performs the write.
-            what: name of the write for an error text.
+            what: description of the write for an error text, for example "the index".
 
         Raises:
             DiskFull: the disk is still full.
@@ -113,7 +113,7 @@ class DiskSpace:
         except OSError as error:
             if not is_disk_full(error) or not os.path.exists(self._reserve):
                 raise
-        # The freed space is for required writes only, so `in_reserve` makes the writer refuse batches until there is more space.
+        # The freed space is only for required writes. With `in_reserve`, the writer refuses batches until there is more space.
         self._storage.remove(self._reserve)
         self.in_reserve = True
         try:
@@ -128,15 +128,15 @@ class DiskSpace:
         if not size or (os.path.exists(self._reserve) and os.path.getsize(self._reserve) >= size):
             self.in_reserve = False
             return
-        # A new reserve must not itself push the disk below the low limit, where new records are refused.
+        # The allocation of a new reserve must not reduce the free space below the limit at which new records are refused.
         if self._storage.free_bytes(self._directory) < self._options.disk_low_bytes + size:
             return
-        # The file gets its final name only after all blocks are allocated, so that a file with this name is always usable.
+        # The file gets its final name only after all blocks are allocated, so that every file with the final name is usable.
         temporary = self._reserve + ".tmp"
         fd = self._storage.open(temporary, create=True)
         try:
             self._storage.allocate(fd, size)
-            self._storage.sync(fd)  # plain sync: the file has no data, so a failure of this sync loses nothing
+            self._storage.sync(fd)  # not `make_durable`, because a failed sync loses nothing: the file contains no data
         except OSError as error:
             self._storage.remove(temporary)
             if not is_disk_full(error):

@@ -10,8 +10,8 @@ from tutti.log.files.storage import read_file
 from tutti.runtime.reserved_fds import with_descriptor_wait
 
 LANES = "lanes"
-OWN = "lane"  # file in a gateway's directory with the name of the gateway's own lane; it exists before the lane's first write
-SUSPECT = "suspect"  # file in a lane's directory; it exists from a failed read of decided records until a scrub of the whole lane
+OWN = "lane"  # file in a gateway's directory that contains the name of its own lane, written before the lane's first write
+SUSPECT = "suspect"  # file in a lane's directory that exists after a failed read, until a scrub has read the whole lane
 
 
 def lane_path(directory: str, lane: LaneName) -> str:
@@ -20,7 +20,7 @@ def lane_path(directory: str, lane: LaneName) -> str:
 
 
 def list_lanes(directory: str) -> list[LaneName]:
-    """Return the lanes in a gateway's directory, sorted by number; none if an earlier release without lanes wrote it."""
+    """Return the lanes in a gateway's directory, sorted by number. A directory of an earlier release may have no lanes."""
     try:
         names = with_descriptor_wait(lambda: os.listdir(os.path.join(directory, LANES)))
     except FileNotFoundError:
@@ -29,7 +29,10 @@ def list_lanes(directory: str) -> list[LaneName]:
 
 
 def recorded_own_lane(directory: str) -> LaneName | None:
-    """Return the lane that the file `lane` names as the gateway's own, even if its directory is gone, or None without that file."""
+    """Return the gateway's own lane according to the file `lane`, or None if there is no such file.
+
+    The directory of the returned lane may be missing.
+    """
     try:
         return LaneName.parse(read_file(os.path.join(directory, OWN)).decode("ascii", "replace").strip())
     except FileNotFoundError:
@@ -37,12 +40,12 @@ def recorded_own_lane(directory: str) -> LaneName | None:
 
 
 def lane_has_log(directory: str, lane: LaneName) -> bool:
-    """True if the lane holds a log. The directory of a lane that is still being created has no log."""
+    """True if the lane's directory contains a log. While a lane is being created, its directory has no log yet."""
     return bool(list_positions(lane_path(directory, lane), "seg"))
 
 
 def lane_of_path(path: str) -> tuple[str, LaneName] | None:
-    """Return the gateway's directory and the lane to which a path leads, or None if it is not the path of a lane's directory."""
+    """Split the path of a lane's directory into the gateway's directory and the lane. For any other path, return None."""
     lanes, name = os.path.split(os.path.abspath(path))
     directory, folder = os.path.split(lanes)
     lane = LaneName.parse(name)

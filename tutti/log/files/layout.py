@@ -15,7 +15,7 @@ from tutti.log.files.log_start import read_start
 from tutti.log.files.storage import Storage, read_file
 from tutti.runtime.reserved_fds import with_descriptor_wait
 
-FORMAT_VERSION = 1  # format version of the whole directory; segments and the hard state repeat it
+FORMAT_VERSION = 1  # format version of the whole directory, which is also stored in segments and in the hard state
 
 LOCK = "LOCK"
 IDENTITY = "identity.json"
@@ -26,7 +26,7 @@ LOG = "log"
 PREPARED = "prepared-"
 
 PAGE = 4096
-# Each slot has its own page, so that a torn write of one slot cannot damage the other slot.
+# Each mark slot has its own page, so that a torn write of one slot cannot corrupt the other slot.
 MARK_SLOTS = (PAGE, 2 * PAGE)  # byte offsets of the two mark slots in a segment
 FRAMES_AT = 3 * PAGE  # byte offset of the first frame in a segment
 
@@ -34,7 +34,7 @@ SEGMENT_MAGIC = b"TUTL"
 _SEGMENT = struct.Struct("<4sI16sQQII")
 _CRC = struct.Struct("<I")
 SEGMENT_HEADER_SIZE = _SEGMENT.size + _CRC.size
-# Only complete files of the log match: no temporary, prepared or quarantined ones.
+# The pattern matches only names of complete files of the log, and no temporary, prepared or quarantined files.
 _NAMED = re.compile(r"(\d{20})\.(seg|idx|snap)\Z")
 
 
@@ -54,25 +54,25 @@ def snapshot_path(directory: str, first: int) -> str:
 
 
 def list_positions(directory: str, kind: str, *, include_trimmed: bool = False) -> list[int]:
-    """Return the positions in the names of all files of a kind ("seg", "idx" or "snap"), ascending; empty without a log folder.
+    """Return the positions in the names of all files of a kind ("seg", "idx" or "snap") in ascending order.
 
-    Files from before the start of the log are included only with `include_trimmed`.
+    The list is empty if there is no log folder. Files before the start of the log are included only with `include_trimmed`.
     """
     try:
         names = with_descriptor_wait(lambda: os.listdir(os.path.join(directory, LOG)))
     except FileNotFoundError:
         return []
-    # A trim moves the start before it removes files. A start that is read after the listing therefore excludes all removed files.
+    # The start is read after the listing, because a trim first moves the start and then removes files.
     start = 0 if include_trimmed else read_start(directory).first
     found = (int(match[1]) for name in names if name.endswith(kind) and (match := _NAMED.match(name)))
     return sorted(position for position in found if position >= start)
 
 
 def remove_before(directory: str, storage: Storage, first: int, segments_max: int | None = None) -> bool:
-    """Remove the log's files with positions below `first`, the oldest first. Return True if some remain.
+    """Remove the log's files with positions below `first`, the oldest first. Return True if some of these files remain.
 
     Args:
-        segments_max: maximum number of segments to remove, or None for all.
+        segments_max: maximum number of segments to remove, or None to remove all.
     """
     some_remain = False
     removed = 0
@@ -84,7 +84,7 @@ def remove_before(directory: str, storage: Storage, first: int, segments_max: in
             with contextlib.suppress(FileNotFoundError):
                 storage.remove(os.path.join(directory, LOG, f"{position:020d}.{kind}"))
         removed += len(before)
-    # Files before the start are ignored, so after a crash any of them may remain, and one directory sync for all is enough.
+    # One directory sync for all removals is enough: a file that remains after a crash lies before the start and is ignored.
     if removed:
         storage.make_names_durable(os.path.join(directory, LOG))
     return some_remain
@@ -119,7 +119,7 @@ def segment_missing(directory: str, first: int, following: int) -> Damaged:
 
 
 class SegmentHeader(NamedTuple):
-    """The header of a segment, in page 0: log uuid, first position, chain value before that position, file size at creation."""
+    """The header in page 0 of a segment: log uuid, first position, chain value before that position, and file size at creation."""
 
     log: bytes
     first: int
@@ -133,7 +133,7 @@ class SegmentHeader(NamedTuple):
 
     @classmethod
     def from_bytes(cls, data: Buffer, path: str) -> SegmentHeader:
-        """Decode the header at the start of `data`. Errors name the file `path`.
+        """Decode the header at the start of `data`. `path` is the path of the file for error texts.
 
         Raises:
             Damaged: the header fails its CRC.
@@ -160,7 +160,10 @@ def read_header(directory: str, first: int) -> SegmentHeader:
     """
     path = segment_path(directory, first)
     header = SegmentHeader.from_bytes(read_file(path, PAGE), path)
-    # A valid header with another position means that the file was renamed, or was restored under a wrong name.
+    # A valid header with another position means that the file was renamed or restored under a wrong name.
     if header.first != first:
-        raise Damaged(f"the header of segment {path} has position {header.first}: restore the file's name (byte 24)")
+        raise Damaged(
+            f"segment {path} has the wrong name: its header (byte 24) gives {header.first} as the first position. Give the file "
+            "its original name, or restore the right file from a copy"
+        )
     return header

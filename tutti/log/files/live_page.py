@@ -1,13 +1,13 @@
 """Live page: shared memory in which a running gateway publishes the state of its log to other processes on the host.
 
 The page is in the file `live`, which the gateway and its readers map. Every field is one aligned 8-byte word that is stored
-atomically. The page is never synced, but it outlives the gateway, because the page cache stays until the host restarts. To detect a
-restart of the host, readers compare the boot id in the page with that of the kernel. The page also contains its own inode, so that
-readers do not mistake a copy of the directory for the original.
+atomically. The page is never synced, but it remains after the gateway ends, because the page cache stays until the host restarts.
+To detect a restart of the host, readers compare the boot id in the page with that of the kernel. The page also contains the inode
+of the file `live`, so that readers do not mistake a copy of the directory for the original.
 
-A new run of the gateway inherits the frontier of the previous run, so during one boot the frontier only grows (C7). The generation
-grows at each run and at each truncation, because then another segment file may have the name of an old one. A new generation makes
-readers map the files again.
+A new run of the gateway continues with the frontier of the previous run, so during one boot the frontier only grows (C7). The
+generation number grows at each run and at each truncation, because a new segment file can then have the name of an old one. When
+the generation number changes, readers map the files again.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def process_started(pid: int) -> int:
     """
     try:
         with with_reserved_descriptor(lambda: open(f"/proc/{pid}/stat", "rb")) as file:
-            # The second field is the command name in parentheses. It may contain spaces, so only the text after it is split.
+            # The second field, the command name in parentheses, may contain spaces, so only the text after it is split.
             fields = file.read().rpartition(b")")[2].split()
     except (FileNotFoundError, ProcessLookupError):
         return 0
@@ -68,7 +68,7 @@ class LivePage:
         path = os.path.join(directory, LIVE)
         fd = open_file(path, os.O_RDWR | os.O_CREAT)
         try:
-            # without a block, a store into the page would end the process with SIGBUS on a full disk
+            # On a full disk, a store into a page without an allocated block would end the process with SIGBUS.
             os.posix_fallocate(fd, 0, PAGE)
             self._inode = os.fstat(fd).st_ino
             self._map = mmap.mmap(fd, PAGE)
@@ -77,12 +77,12 @@ class LivePage:
         self._fields = memoryview(self._map).cast("Q")
 
     def previous_frontier(self) -> tuple[int, int]:
-        """Return the frontier (position, offset) of the previous run; zeros if the host has restarted since."""
+        """Return the frontier (position, offset) of the previous run; zeros if the host has restarted after that run."""
         return (self._fields[FRONTIER_POSITION], self._fields[FRONTIER_OFFSET]) if _good(self._fields, self._inode) else (0, 0)
 
     @property
     def last_run_failed(self) -> bool:
-        """True if the last run may have ended with a failed sync, after which the page cache can differ from the disk."""
+        """True if the last run may have ended with a failed sync, so that the page cache can differ from the disk."""
         return not _good(self._fields, self._inode) or bool(self._fields[FAILED])
 
     def record_failure(self) -> None:
@@ -90,11 +90,17 @@ class LivePage:
         self._fields[FAILED] = 1
 
     def publish(self, state: LogState, segment: int) -> None:
-        """Start a run, whose frontier and index are at `state`. `segment` is the first position of the newest segment."""
+        """Publish the start of a run of the gateway.
+
+        Args:
+            state: state of the log at the frontier, up to which all index rows are written.
+            segment: first position of the newest segment.
+        """
         words = self._fields
-        if not _good(words, self._inode):  # readers ignore the page until it has the boot id
+        # Old values are deleted if they come from another boot or from a copied file. Without the boot id, readers ignore the page.
+        if not _good(words, self._inode):
             for word in (BOOT_LOW, BOOT_HIGH, HEARTBEAT_US, GENERATION):
-                words[word] = 0  # the old value is from another boot or from a copied file
+                words[word] = 0
         words[PID] = os.getpid()
         words[STARTED] = process_started(os.getpid())
         words[GENERATION] += 1
@@ -102,7 +108,7 @@ class LivePage:
         words[HEARTBEAT_US] = 0  # the gateway does not serve yet
         self.segment(segment)
         self.frontier(state.position, state.next_offset)
-        self.indexed(state)  # after the frontier, so that readers never see a tick or an index row above the frontier
+        self.indexed(state)  # must follow `frontier`, so that readers never see a tick or an index row above the frontier
         words[INODE] = self._inode
         # The boot id is stored last, because it makes the page valid for readers.
         words[MAGIC] = _MAGIC
@@ -111,7 +117,7 @@ class LivePage:
         words[BOOT_LOW] = int.from_bytes(boot[:8], "little")
 
     def frontier(self, position: int, offset: int) -> None:
-        """Publish a new frontier. Callers do so before they send a receipt for its records.
+        """Publish a new frontier. Callers must publish it before they send a receipt for a record below it.
 
         The offset is stored last, so a reader that sees the new offset also sees the new position.
         """
@@ -119,7 +125,7 @@ class LivePage:
         self._fields[FRONTIER_OFFSET] = offset
 
     def segment(self, first: int) -> None:
-        """Publish the first position of the newest segment, before any of its frames can be decided."""
+        """Publish the first position of the newest segment. Callers must publish it before a frame of the segment is decided."""
         self._fields[SEGMENT] = first
 
     def start(self, offset: int) -> None:
@@ -127,25 +133,25 @@ class LivePage:
         self._fields[START_OFFSET] = offset
 
     def truncated(self, first: int) -> None:
-        """Publish a truncation, after which the newest segment has first position `first`.
+        """Publish that the log was truncated, and that the newest segment now has first position `first`.
 
-        Callers do so before they write after the new end, because readers must map the truncated files again.
+        Callers must publish the truncation before they write after the new end, because readers must map the files again.
         """
         self.segment(first)
         self._fields[GENERATION] += 1
 
     def bump_generation(self) -> None:
-        """Make readers map the files again."""
+        """Increase the generation number, so that readers map the files of the log again."""
         self._fields[GENERATION] += 1
 
     def log_replaced(self, state: LogState) -> None:
-        """Publish that a snapshot with `state` has replaced the log, whose only segment begins after that state."""
+        """Publish that a snapshot with `state` has replaced the log. The only segment of the new log begins after that state."""
         self.truncated(state.position + 1)
         self.frontier(state.position, state.next_offset)
         self.indexed(state)
 
     def indexed(self, state: LogState) -> None:
-        """Publish that the index rows up to the position of `state` are written, and publish its last tick."""
+        """Publish that all index rows up to the position of `state` are written, and publish the last tick in `state`."""
         words = self._fields
         words[TICK] = state.tick
         words[TICK_TIME] = state.tick_time
@@ -161,10 +167,10 @@ class LivePage:
         self._fields[BOOT_LOW] = self._fields[BOOT_HIGH] = 0
 
     def close(self) -> None:
-        """End the run cleanly and unmap the page. Readers can still use the frontier in it."""
+        """Publish the clean end of the run, and unmap the page. Readers can still use the frontier in the page."""
         # A pid of 0 shows readers that the gateway has stopped.
         self._fields[PID] = 0
-        # Python cannot close an mmap while a memoryview of it exists.
+        # The memoryview is released first, because Python cannot close an mmap that has a memoryview.
         self._fields.release()
         self._map.close()
 
@@ -185,7 +191,7 @@ class LiveView:
     @property
     def alive(self) -> bool:
         """True if the process that writes the page is running."""
-        # A later process can have the pid of the gateway, but not its start time.
+        # The start time is compared, too, because a later process can have the same pid as the gateway.
         pid = self.fields[PID]
         return self.valid and bool(pid) and process_started(pid) == self.fields[STARTED]
 
@@ -199,13 +205,13 @@ def inode_of(directory: str) -> int:
 
 
 def open_live(directory: str) -> LiveView | None:
-    """Open the live page of a directory; return None if it has no complete page."""
+    """Open the live page of a directory. Return None if the directory has no complete page."""
     try:
         fd = with_reserved_descriptor(lambda: open_file(os.path.join(directory, LIVE), os.O_RDONLY))
     except FileNotFoundError:
         return None
     try:
-        # A crash before the allocation leaves a shorter file, and an access beyond its end would raise SIGBUS.
+        # A shorter file, which a crash before the allocation leaves, is not mapped, because an access beyond its end raises SIGBUS.
         return LiveView(fd) if os.fstat(fd).st_size >= PAGE else None
     finally:
         os.close(fd)

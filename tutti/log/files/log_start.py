@@ -1,8 +1,8 @@
 """Start of a directory's log: the first segment that belongs to the log. Older segment files are ignored.
 
 A trim stores the new start durably before it removes files. If a crash interrupts the removal, the next start of the gateway
-removes the ignored files. The installation of a snapshot stores the new start, with the flag `replacing`, before the first segment
-exists. If a crash interrupts the installation, the next start of the gateway completes it.
+removes the ignored files. The installation of a snapshot stores the new start with the flag `replacing` before it creates the first
+segment. If a crash interrupts the installation, the next start of the gateway completes the installation.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class LogStart(NamedTuple):
     Attributes:
         first: first position of the first segment.
         offset: first readable offset, which can lie inside the first segment.
-        replacing: True while the snapshot before `first` replaces the whole log, so that the first segment may not exist yet.
+        replacing: True until the installation of the snapshot before `first` is complete; the first segment may not exist yet.
     """
 
     first: int = 1
@@ -56,7 +56,7 @@ def read_start(directory: str) -> LogStart:
         # A log that was never trimmed has no file `start`.
         return LogStart()
     head = data[: _HEAD.size]
-    # A guessed start could make trimmed files visible again, or hide records, so a corrupt file is an error.
+    # A corrupt file is an error, because a guessed start could make trimmed files visible again or hide records.
     if len(data) < _HEAD.size + _CRC.size or head[:4] != _MAGIC or _CRC.unpack_from(data, _HEAD.size)[0] != crc32c(head):
         raise Damaged(
             f"{path} fails its CRC, so the start of the log is unknown: restore the file from a backup, or start the gateway "
@@ -73,5 +73,5 @@ def read_start(directory: str) -> LogStart:
 def write_start(directory: str, start: LogStart, storage: Storage) -> None:
     """Store the start of the log durably."""
     head = _HEAD.pack(_MAGIC, _VERSION, start.first, start.offset, start.replacing)
-    # The caller removes files when this call has returned, so the new start must be durable by then.
+    # The new start must be durable when this call returns, because the caller then removes files.
     storage.replace_file(start_path(directory), head + _CRC.pack(crc32c(head)))

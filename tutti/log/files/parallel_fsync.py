@@ -1,6 +1,6 @@
 """Parallel fsync: a journalling file system commits concurrent syncs with one journal write.
 
-Measured with three files on ext4: 8 ms in sequence, under 1 ms in parallel.
+With three files on ext4, syncs in sequence took 8 ms, and parallel syncs took less than 1 ms.
 """
 
 from __future__ import annotations
@@ -13,25 +13,30 @@ from tutti.errors import DiskFull
 
 
 def sync_in_parallel(acts: Sequence[Callable[[], None]]) -> None:
-    """Run all functions in parallel and wait for them. Then raise one of their errors; `DiskFull` only if no other error occurred.
+    """Run all functions in parallel, wait for all of them, and then raise one of their errors, if there are any.
 
-    The syncs run in daemon threads, so a sync that hangs blocks this call, but does not prevent the end of the process.
+    The functions run in groups of at most `limits.PARALLEL_SYNCS_MAX`. The calling thread runs the first function of each group,
+    and the functions for which no thread can be started. Daemon threads run all other functions. If a sync hangs in a daemon
+    thread, this call waits for it, but the process can still exit.
+
+    Raises:
+        Exception: the error of one function. `DiskFull` is raised only if no function raised another error.
     """
     errors: list[Exception] = []
     for start in range(0, len(acts), limits.PARALLEL_SYNCS_MAX):
-        # The calling thread runs one of the functions itself, which saves the start of a thread.
+        # The calling thread runs the first function, which saves the start of a thread.
         first, *others = acts[start : start + limits.PARALLEL_SYNCS_MAX]
         threads = [thread for act in others if (thread := _start(act, errors)) is not None]
         _run(first, errors)
         for thread in threads:
             thread.join()
     if errors:
-        # The caller retries after `DiskFull`, so `DiskFull` must not hide a fatal error.
+        # `DiskFull` must not hide another error, which is fatal, because callers retry after `DiskFull`.
         raise next((error for error in errors if not isinstance(error, DiskFull)), errors[0])
 
 
 def _start(act: Callable[[], None], errors: list[Exception]) -> threading.Thread | None:
-    """Run the function in a new thread and return the thread. If no thread can start, run the function here and return None."""
+    """Run `act` in a new thread, and return the thread. If no thread can start, run `act` in this thread, and return None."""
     thread = threading.Thread(target=_run, args=(act, errors), name="sync", daemon=True)
     try:
         thread.start()

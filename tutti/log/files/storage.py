@@ -1,8 +1,8 @@
 """Storage layer between the log and the operating system.
 
-All durable writes use this layer, so tests can replace it. One replacement records writes and syncs, to rebuild the disk states
-that are possible after a power loss. Another replacement fails on demand. The methods raise plain OSErrors, and their callers turn
-these into errors of the log.
+All durable writes use this layer, so that tests can replace it. One test replacement records writes and syncs, and rebuilds the
+disk states that are possible after a power loss. Another test replacement raises errors on demand. The methods raise plain
+OSErrors, and their callers convert these to errors of the log.
 """
 
 from __future__ import annotations
@@ -17,32 +17,33 @@ from tutti.runtime.durable_files import open_file, sync_directory
 from tutti.runtime.reserved_fds import with_descriptor_wait
 
 NS_PER_US = 1000
-IOV_MAX = 1024  # buffers per vectored write (Linux UIO_MAXIOV)
+IOV_MAX = 1024  # maximum number of buffers in one vectored write (Linux UIO_MAXIOV)
 WRITE_BYTES = 1 << 20  # larger writes are split: in new files, one write of 4 MiB took up to ten times as long as four of 1 MiB
 
 
 class SyncFailed(OSError):
-    """A sync failed, so the page cache can differ from the disk, whatever the error number is.
+    """A sync failed with any error number, so the page cache can differ from the disk.
 
-    Some file systems report a full disk only at the sync (thin volumes, quotas, NFS). The written data is then lost, although a
-    second sync would succeed.
+    Some file systems report a full disk only at the sync (thin volumes, quotas, NFS). The written data is then lost, even if a
+    second sync succeeds.
     """
 
 
 class MediumError(OSError):
     """The device cannot read the content of a file, so the file counts as corrupt, but the disk stays in use.
 
-    In contrast, the log treats a failed write as a failure of the whole disk.
+    If a write fails instead, the log treats the whole disk as failed.
     """
 
 
 class Storage:
-    """File operations by descriptor and path. Data is durable after `make_durable`; names are durable after `make_names_durable`.
+    """File operations on descriptors and paths.
+
+    Written data is durable after `make_durable`. Creations, renames and deletions are durable after `make_names_durable`.
 
     Attributes:
-        group_time_us: function that returns the group's time (us, UTC). `replace_file` sets it as the modification time of the
-            file; 0 keeps the time of the host's clock. Without ticks, retention takes the age of records from the modification time
-            of snapshots.
+        group_time_us: function that returns the group's time (us, UTC), or 0 if it is unknown. `replace_file` sets the modification
+            time of files to this time, because retention without ticks takes the age of records from snapshot files.
     """
 
     group_time_us: Callable[[], int] = int
@@ -60,7 +61,7 @@ class Storage:
         """Return `size` bytes from byte `at`, or fewer at the end of the file."""
         parts = []
         with translating_read_errors():
-            # One pread may return fewer bytes than requested; only an empty result means the end of the file.
+            # The loop is needed, because pread may return fewer bytes than requested before the end of the file.
             while size > 0 and (part := os.pread(fd, size, at)):
                 parts.append(part)
                 size -= len(part)
@@ -88,8 +89,7 @@ class Storage:
             start, at = end, at + length
 
     def sync(self, fd: int) -> None:
-        """Make the file's data durable, with the metadata needed to read it (fdatasync)."""
-        # fdatasync is enough: it omits only metadata that reads do not need, such as timestamps.
+        """Make the data of a file durable with fdatasync, which omits only metadata that reads do not need, such as timestamps."""
         os.fdatasync(fd)
 
     def allocate(self, fd: int, size: int) -> None:
@@ -97,7 +97,7 @@ class Storage:
         os.posix_fallocate(fd, 0, size)
 
     def truncate(self, fd: int, size: int) -> None:
-        """Set the size of the file. Added bytes read as zeros, but have no blocks."""
+        """Set the size of a file. If the file grows, the new bytes read as zeros, but have no allocated blocks."""
         os.ftruncate(fd, size)
 
     def size(self, fd: int) -> int:
@@ -113,14 +113,14 @@ class Storage:
         os.unlink(path)
 
     def sync_directory(self, path: str) -> None:
-        """Make created, changed and deleted names of the directory durable."""
+        """Sync a directory, so that creations, renames and deletions of its files are durable."""
         with_descriptor_wait(lambda: sync_directory(path))
 
     def make_durable(self, fd: int) -> None:
         """Sync a file.
 
         Raises:
-            SyncFailed: the data may not be durable, and this run must not rely on the file any more.
+            SyncFailed: the data may be lost, so this run must not rely on the file any more.
         """
         try:
             self.sync(fd)
@@ -129,10 +129,10 @@ class Storage:
             raise SyncFailed(error.errno, error.strerror) from error
 
     def make_names_durable(self, path: str) -> None:
-        """Make created, changed and deleted names of a directory durable.
+        """Sync a directory, so that creations, renames and deletions of its files are durable.
 
         Raises:
-            SyncFailed: as `make_durable`.
+            SyncFailed: the sync failed, so these changes may be lost.
         """
         try:
             self.sync_directory(path)
@@ -140,19 +140,20 @@ class Storage:
             raise SyncFailed(error.errno, error.strerror) from error
 
     def free_bytes(self, path: str) -> int:
-        """Return the free bytes of the file system of `path`."""
+        """Return the number of free bytes in the file system that contains `path`."""
         found = os.statvfs(path)
         return found.f_bavail * found.f_frsize
 
     def replace_file(self, path: str, data: bytes, *, durable: bool = True) -> None:
-        """Replace a file atomically: a crash leaves the old or the new content (temporary file, fsync, rename, fsync directory).
+        """Replace the content of a file atomically, so that a crash leaves either the old or the new content.
 
-        `durable=False` skips the syncs, which is safe only for files that contain a CRC and can be rebuilt.
+        The steps are: write a temporary file, fsync, rename, fsync the directory. With `durable=False`, the syncs are skipped,
+        which is safe only for files that contain a CRC and can be rebuilt.
         """
         temporary = path + ".tmp"
         fd = self.open(temporary, create=True)
         try:
-            # A crash may have left a longer temporary file, whose end would follow the new content.
+            # A crash may have left a longer temporary file, whose last bytes would remain after the new content.
             self.truncate(fd, 0)
             self.write(fd, [data], 0)
             if written_us := self.group_time_us():
@@ -170,7 +171,7 @@ class Storage:
 
 @contextlib.contextmanager
 def translating_read_errors(path: str | None = None) -> Iterator[None]:
-    """Turn EIO into `MediumError` within the context, which reads the content of a file.
+    """Convert an EIO error that the block raises to `MediumError`. The block must only read the content of a file.
 
     Raises:
         MediumError: the device cannot read the data.
@@ -186,7 +187,7 @@ def translating_read_errors(path: str | None = None) -> Iterator[None]:
 def read_file(path: str, size: int = -1) -> bytes:
     """Return the content of a file, or its first `size` bytes.
 
-    This function does not use `Storage`, because tests replace only the durability of writes: each write is visible at once.
+    This function does not use `Storage`, because the test replacements change only the durability of writes, not what a read sees.
 
     Raises:
         OSError: the file cannot be opened.
@@ -197,7 +198,7 @@ def read_file(path: str, size: int = -1) -> bytes:
 
 
 def _write_rest(fd: int, parts: Sequence[Buffer], at: int, done: int) -> None:
-    """Complete a short write, which a signal or a nearly full disk can cause. On a full disk, the next write raises the error."""
+    """Write the bytes that a short write left out. If the disk is full, this second write raises the error."""
     left = memoryview(b"".join(parts))[done:]
     at += done
     while left:

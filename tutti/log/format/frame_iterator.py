@@ -1,7 +1,8 @@
 """Frame iterator: scans the frames of a segment as far as the CRC chain is intact.
 
-The CRC of each header continues the chain. The scan checks this CRC before it uses a length from the header. A header with a valid
-CRC and an unknown version or kind comes from a newer release: it is neither torn nor corrupt, and the scan raises an error.
+The CRC of each header continues the chain. The scan checks this CRC before it uses a length from the header. If a header has a
+valid CRC but an unknown version or kind, a newer release wrote it. Such a header is neither torn nor corrupt, so the scan raises an
+error.
 """
 
 from __future__ import annotations
@@ -41,9 +42,9 @@ from tutti.log.format.index import Rows, build_rows
 from tutti.runtime.durable_files import open_file
 from tutti.runtime.reserved_fds import with_descriptor_wait
 
-AHEAD_BYTES = 64 << 10  # read-ahead for headers; a larger read-ahead would mostly read bodies that the scan skips
-_FOLIO_BYTES = 2 << 20  # size of a large page-cache folio; the kernel frees a mapped folio only when all of it is released
-_RELEASE_BYTES = 4 << 20  # the scan releases the memory of scanned bytes in steps of this size
+AHEAD_BYTES = 64 << 10  # number of bytes that a scan reads ahead; with more, it would mostly read bodies that it skips
+_FOLIO_BYTES = 2 << 20  # size of a large page-cache folio; the kernel frees a mapped folio only when the whole folio is released
+_RELEASE_BYTES = 4 << 20  # number of scanned bytes after which the scan releases their memory
 _FIXED = struct.Struct("<4sBBHQQ")
 _LENGTHS = struct.Struct("<HI")
 _CRC = struct.Struct("<I")
@@ -61,7 +62,7 @@ class StopReason(enum.Enum):
 
 
 class Abort(NamedTuple):
-    """An ABORT frame, which voids the batches of (producer, epoch) from position `start` up to `end`, its own position."""
+    """An ABORT frame, which voids the batches of (producer, epoch) from position `start` to `end`, the position of the ABORT."""
 
     start: int
     end: int
@@ -90,7 +91,7 @@ class SegmentMap:
             self.size = os.fstat(fd).st_size
             self.map = map_file(fd, self.size) if self.size else None
         finally:
-            # The mapping needs no open descriptor, and it keeps the file readable even after a rename or a removal.
+            # The mapping does not need this descriptor, and keeps the file readable even after a rename or a removal.
             os.close(fd)
         self.view = memoryview(self.map) if self.map is not None else memoryview(b"")
         self.buffer = pa.py_buffer(self.view)
@@ -102,12 +103,12 @@ class SegmentMap:
 
         Args:
             file_position: byte at which the header of the frame begins.
-            populated_to: end of the bytes that the caller has just populated; 0 for none.
+            populated_to: end of the bytes that the caller has already read into memory; 0 if it has read none.
 
         Raises:
             Damaged: the bytes are not a frame, the file ends inside the frame, or the device cannot read the header.
         """
-        # A bad sector raises an error in `populate`, but would end the process with SIGBUS at the first access to the mapping.
+        # `populate` raises an error for a bad sector. Without it, an access to the mapping would end the process with SIGBUS.
         if file_position + HEADER_SIZE > populated_to:
             self.populate(file_position, file_position + HEADER_SIZE)
         try:
@@ -120,12 +121,12 @@ class SegmentMap:
             raise Damaged(f"{self.path} is corrupt at byte {file_position}: {error}; restore the file") from error
 
     def prefetch(self, start: int, end: int) -> None:
-        """Start reading the pages of these bytes in the background. A later `populate` waits for them."""
+        """Start to read the pages of these bytes in the background. A later `populate` waits for the end of this read."""
         if self.map is not None and (span := self._pages(start, end)):
             advise(self.map, *span)
 
     def populate(self, start: int, end: int) -> None:
-        """Read the pages of these bytes into memory, and return when they are there.
+        """Read the pages of these bytes into memory, and return when the read is complete.
 
         Raises:
             Damaged: the device cannot read the bytes.
@@ -138,14 +139,15 @@ class SegmentMap:
             raise Damaged(f"{self.path} cannot be read between bytes {start} and {end}: {error.strerror}") from error
 
     def _pages(self, start: int, end: int) -> tuple[int, int] | None:
-        """Return the range of whole pages as (start, length in bytes), or None for a range after the end of the file."""
+        """Extend a byte range to a page boundary, and return (start, length). Return None for a range after the end of the file."""
         start -= start % mmap.PAGESIZE
         length = min(end, self.size) - start
         return (start, length) if length > 0 else None
 
     def readable(self, start: int, end: int, least: int) -> int:
-        """Populate the bytes from `start` to `end`, or at least those to `least`. Return the end of the populated bytes; 0 if both
-        reads fail.
+        """Read the bytes from `start` to `end` into memory. If the read fails, try the bytes from `start` to `least`.
+
+        Return the end of the bytes in memory, or 0 if both reads fail.
         """
         for upto in (end, least):
             try:
@@ -156,10 +158,10 @@ class SegmentMap:
         return 0
 
     def release(self, start: int, end: int) -> None:
-        """Release the bytes from the memory of this process. The page cache may keep them."""
+        """Release the memory of these bytes in this process. The page cache may keep the bytes."""
         if self.map is None:
             return
-        # The kernel frees a folio only when all of it is released, so the range is extended to whole folios.
+        # The range is extended to whole folios, because the kernel frees a folio only when the whole folio is released.
         start -= start % _FOLIO_BYTES
         end = min(end + -end % _FOLIO_BYTES, len(self.map))
         if start < end:
@@ -170,11 +172,11 @@ class FrameScan:
     """Result of a scan over the frames of a segment.
 
     Attributes:
-        first: position of the first frame.
-        file_positions: byte offset of each valid frame.
-        file_position: byte offset at which the scan ended, where the frame at `position` would begin.
+        first: position of the first scanned frame.
+        file_positions: byte offset of each valid frame in the segment.
+        file_position: byte offset at which the scan ended. The frame at `position` would begin there.
         chain: header CRC of the last valid frame.
-        stop: reason for the end of the scan.
+        stop: reason why the scan ended.
     """
 
     __slots__ = ("chain", "file_position", "file_positions", "first", "segment", "stop")
@@ -194,36 +196,40 @@ class FrameScan:
         return self.first + len(self.file_positions)
 
     def frame(self, position: int) -> Frame:
-        """Return a scanned frame; its body is a view of the segment."""
+        """Return a scanned frame, whose body is a view of the segment."""
         return decode_frame(self.segment.view, self.file_positions[position - self.first])
 
     def headers(self) -> npt.NDArray[np.void]:
         """Return a copy of the headers of all scanned frames."""
         data = np.frombuffer(self.segment.view, dtype=np.uint8)
         file_positions = np.frombuffer(self.file_positions, dtype=np.uint64) if self.file_positions else np.empty(0, np.uint64)
-        # numpy needs rows of equal distance, but frames differ in size, so the headers are copied into one array.
+        # The headers are copied into one array, because numpy needs elements at equal distances, but frames differ in size.
         gathered = data[file_positions.astype(np.int64)[:, None] + np.arange(HEADER_SIZE)]
         return np.ascontiguousarray(gathered).view(HEADER_DTYPE).reshape(-1)
 
     def aborts(self, headers: npt.NDArray[np.void]) -> list[Abort]:
-        """Return the ABORT frames of this scan. `headers` are the headers of all scanned frames or of the first ones."""
+        """Return the ABORT frames among the scanned frames with these headers.
+
+        Args:
+            headers: result of `headers`, or the leading part of it.
+        """
         return [decode_abort(self.frame(self.first + int(at))) for at in np.flatnonzero(headers["kind"] == Kind.ABORT)]
 
     def rows(self, headers: npt.NDArray[np.void], aborts: Sequence[Abort], offset: int, tick: int) -> Rows:
-        """Return the index rows of all scanned frames or of the first ones.
+        """Return the index rows of the scanned frames with these headers.
 
         Args:
-            headers: headers of these frames.
+            headers: result of `headers`, or the leading part of it.
             aborts: all decided ABORT frames that can void some of these frames.
-            offset: offset of the first record after the frames before the scan.
-            tick: number of the last tick before the scan.
+            offset: offset of the first record in the scanned frames.
+            tick: number of the last tick before the scanned frames.
         """
         ticks = [
             (int(at), decode_body(TickBody, self.frame(self.first + int(at)).body))
             for at in np.flatnonzero(headers["kind"] == Kind.TICK)
         ]
         file_positions = np.frombuffer(self.file_positions, dtype=np.uint64) if self.file_positions else np.empty(0, np.uint64)
-        # Frames are contiguous, so the size of a frame is the distance to the next frame or to the end of the scan.
+        # Frames have no gaps between them, so the size of a frame is the distance to the next frame or to the end of the scan.
         ends = np.append(file_positions[1:], np.uint64(self.file_position))[: len(headers)]
         file_positions = file_positions[: len(headers)]
         return build_rows(
@@ -259,13 +265,13 @@ def scan_frames(
 
     Args:
         position: position that the first frame must have.
-        chain: header CRC of the frame before the first one.
+        chain: header CRC of the frame before the first frame.
         last: position after which the scan stops. With None, the scan stops where the chain breaks.
-        bodies_from: position from which on the bodies of batches are checked. Bodies of other kinds are always checked. With None,
-            no body is checked.
+        bodies_from: first position at which the body of a batch is checked. Bodies of other kinds are always checked. With None, no
+            body is checked.
 
     Raises:
-        WrongDirectory: a valid header has a version or kind that this release does not know.
+        WrongDirectory: a valid header has a version or kind that this release does not support.
     """
     found = FrameScan(segment, position, file_position, chain)
     view, size, file_positions = segment.view, segment.size, found.file_positions
@@ -288,26 +294,26 @@ def scan_frames(
                 released = file_position
         head = bytes(view[file_position : file_position + HEADER_SIZE])
         magic, version, kind, _, _, named = _FIXED.unpack_from(head)
-        # The CRC covers the CRC of the previous header, so a frame is valid only after the frame that it followed when written.
+        # The CRC of a header also covers the CRC of the previous header, so a frame is valid only directly after its predecessor.
         crc = extend(chain, head[:CRC_AT])
         if magic != MAGIC or crc != _CRC.unpack_from(head, CRC_AT)[0] or named != position:
-            # Unwritten space and terminators are zeros. Any other bytes here belong to a torn or a corrupt header.
+            # Unwritten space and terminators consist of zeros, so other bytes belong to a torn or a corrupt header.
             found.stop = StopReason.CLEAN if head == TERMINATOR else StopReason.HEADER
             break
-        # A valid CRC means that a newer release wrote this frame, so the scan must not report an end that a start would truncate.
+        # The CRC is valid, so a newer release wrote this frame. An error prevents that a start truncates it as a torn write.
         if version != VERSION or kind not in KINDS:
             raise WrongDirectory(
                 f"{segment.path}, byte {file_position}: the frame at position {position} has version {version} and kind {kind}, "
                 f"which this release does not support (version {VERSION}): use the release that wrote it"
             )
-        # The CRC is valid here, so the lengths in the header can be trusted.
+        # The lengths in the header are correct, because the CRC of the header is valid.
         progress_length, body_length = _LENGTHS.unpack_from(head, 70)
         end = file_position + HEADER_SIZE + padded(progress_length) + padded(body_length)
-        # The writer never splits a frame between segments, so a frame that reaches beyond the segment is an error.
+        # A frame beyond the end of the segment is invalid, because the writer never splits a frame between two segments.
         if end > size:
             found.stop = StopReason.HEADER
             break
-        # A torn write may leave a complete header without its body, so a valid header does not imply a valid body.
+        # The body is checked separately, because a torn write may leave a complete header without its body.
         if (
             bodies_from is not None
             and (kind != Kind.BATCH or position >= bodies_from)
@@ -331,7 +337,7 @@ def _payload_good(segment: SegmentMap, file_position: int, end: int) -> bool:
 
 
 def padding_clean(view: memoryview, file_position: int, frame: Frame) -> bool:
-    """True if the padding of the frame at `file_position` is still zero. No CRC covers the padding, because it contains no data."""
+    """True if the padding of a frame consists of zeros. No CRC covers the padding, because it contains no data."""
     progress_at = file_position + HEADER_SIZE
     body_at = progress_at + padded(len(frame.progress))
     return not (

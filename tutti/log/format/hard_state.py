@@ -24,9 +24,9 @@ class HardStateSlot(NamedTuple):
     """Content of one of the two slots of the hard-state file.
 
     Attributes:
-        sequence: number of the write. The slot with the highest number is the newest.
+        sequence: number of the write that filled the slot. The slot with the higher number is the newer one.
         hard_state: views that the member has promised, accepted and coordinated.
-        mark: the vote mark at the time of the write.
+        mark: the newest vote mark at the time of the write.
         segment: first position of the newest segment, so that a start detects its loss; 0 if there is no segment.
     """
 
@@ -37,7 +37,7 @@ class HardStateSlot(NamedTuple):
 
 
 def encode_slot(stored: HardStateSlot) -> bytes:
-    """Encode a slot, 512 bytes: one disk sector, which a device writes completely or not at all."""
+    """Encode a slot as 512 bytes, the size of a disk sector, because a device writes a sector completely or not at all."""
     hard_state = stored.hard_state
     head = _HEAD.pack(
         MAGIC, FORMAT_VERSION, stored.sequence, hard_state.promised, hard_state.accepted, hard_state.coordinated, stored.segment
@@ -47,10 +47,10 @@ def encode_slot(stored: HardStateSlot) -> bytes:
 
 
 def decode_slot(data: bytes, path: str) -> HardStateSlot | None:
-    """Decode the slot at the start of `data`, or None if it is invalid.
+    """Decode the slot at the start of `data`. Return None if the slot is invalid.
 
     Raises:
-        WrongDirectory: the slot is valid and has another version.
+        WrongDirectory: the slot is valid, but has a format version that this release does not support.
     """
     if len(data) < _CRC_AT + _CRC.size or data[:4] != MAGIC or _CRC.unpack_from(data, _CRC_AT)[0] != crc32c(data[:_CRC_AT]):
         return None
@@ -64,7 +64,7 @@ def decode_slot(data: bytes, path: str) -> HardStateSlot | None:
 
 
 def read_hard_state(directory: str) -> HardStateSlot | None:
-    """Return the newest valid slot of a directory, or None if it has no hard-state file yet.
+    """Return the newest valid slot of a directory's hard-state file, or None if the directory has no such file yet.
 
     Raises:
         Damaged: no slot is valid.
@@ -75,7 +75,7 @@ def read_hard_state(directory: str) -> HardStateSlot | None:
     except FileNotFoundError:
         return None
     slots = [slot for at in SLOTS if (slot := decode_slot(data[at : at + MARK_SIZE_BOUND], path)) is not None]
-    # A default would be dangerous: a member that has lost its promises could vote twice.
+    # There is no default for a corrupt file, because a member that has lost its promises could vote twice.
     if not slots:
         raise Damaged(
             f"{path}: both slots are corrupt (bytes 0 and {PAGE}), so the promises of this gateway are unknown: "
@@ -85,7 +85,9 @@ def read_hard_state(directory: str) -> HardStateSlot | None:
 
 
 def check_hard_state(directory: str, stored: HardStateSlot | None, firsts: list[int], log: str) -> None:
-    """Check that a begun log has lost neither its hard state nor all of its segments. A start would otherwise treat it as new.
+    """Check that an existing log has not lost its hard state or all of its segments.
+
+    Without this check, a start would treat a log that has lost these files as a new log.
 
     Args:
         stored: result of `read_hard_state`.
@@ -97,7 +99,7 @@ def check_hard_state(directory: str, stored: HardStateSlot | None, firsts: list[
     """
     if stored is None and firsts:
         path = os.path.join(directory, HARD_STATE_FILE)
-        raise Damaged(f"{path} is missing beside an existing log, so the promises of this gateway are unknown: restore the file")
+        raise Damaged(f"{path} is missing, but the log exists, so the promises of this gateway are unknown: restore the file")
     if not firsts and (log or (stored is not None and (stored.mark.position or stored.segment))):
         raise Damaged(f"{directory} held log {log}, but {os.path.join(directory, LOG)} has no segment of it: restore the files")
 
@@ -106,27 +108,27 @@ class HardStateFile:
     """The open hard-state file. Each write replaces the older slot and is durable when the call returns."""
 
     def __init__(self, directory: str, storage: Storage, stored: HardStateSlot | None) -> None:
-        """Open the file and make its content durable. `stored` is the result of `read_hard_state`; for None, create the file."""
+        """Open the file and make its content durable. `stored` is the result of `read_hard_state`. If None, create the file."""
         self._storage = storage
         self.path = os.path.join(directory, HARD_STATE_FILE)
         if stored is None:
             stored = HardStateSlot(1, HardState(), VoteMark(), 0)
-            # The file gets space for both slots at once, so that later writes need no new disk space.
+            # Space for both slots is written at once, so that later writes need no free disk space.
             storage.replace_file(self.path, encode_slot(stored).ljust(2 * PAGE, b"\0"))
         self.sequence = stored.sequence
         self.hard_state = stored.hard_state
         self.segment = stored.segment
         self._fd = storage.open(self.path)
-        # A repair may have written a slot out of turn, so the first slot is read to find out which of the two is the newest.
+        # The first slot is read to find the newest slot, because after a repair the slot does not follow from the sequence number.
         first = decode_slot(storage.read(self._fd, MARK_SIZE_BOUND, SLOTS[0]), self.path)
         newest, self._next = SLOTS if first is not None and first.sequence == self.sequence else SLOTS[::-1]
-        # The previous run may have ended before its sync, and the newest slot may be only in the page cache, so write it again.
+        # The newest slot is written again, because the previous run may have ended before its sync.
         storage.write(self._fd, [encode_slot(stored)], newest)
         storage.make_durable(self._fd)
 
     def write(self, hard_state: HardState, mark: VoteMark, segment: int) -> None:
         """Store the hard state, the mark and the first position of the newest segment, durably."""
-        # A torn write destroys only the slot that it writes to, so the newest slot must stay untouched.
+        # Only the older slot is written, because a torn write destroys the slot that is written.
         stored = HardStateSlot(self.sequence + 1, hard_state, mark, segment)
         self._storage.write(self._fd, [encode_slot(stored)], self._next)
         self._storage.make_durable(self._fd)

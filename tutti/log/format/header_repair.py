@@ -1,6 +1,6 @@
-"""Repair of corrupt segment headers.
+"""Repairs corrupt segment headers.
 
-Each field of a header can be derived from other data, so a rebuild loses nothing.
+Each field of a segment header can be derived from other data, so a rebuilt header loses nothing.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from tutti.log.format.snapshot import Snapshot, newest_snapshot, read_snapshot
 
 
 class _End(NamedTuple):
-    """End of a segment's frames: the position after the last frame, and the last frame's chain value. Position 0 means unknown."""
+    """End of a segment: the position after the last frame, and the chain value of that frame. Position 0 means unknown."""
 
     position: int
     chain: int
@@ -33,8 +33,8 @@ def rebuilt_headers(directory: str, log: bytes) -> list[SegmentHeader]:
     - The first position comes from the file name. The first frame must have the same position.
     - The chain value comes from the frame before the segment, or from the snapshot at the start of the log. The first frame must
       continue the chain.
-    - The log uuid is `log`, from the directory. At least one valid header or ROSTER frame must exist, and all of them must agree.
-    - The size is that of the file.
+    - The log uuid is `log`, from the directory. At least one valid header or ROSTER frame must exist, and each must contain `log`.
+    - The size is the size of the file.
     """
     firsts = list_positions(directory, "seg")
     headers = {first: _header(directory, first) for first in firsts}
@@ -42,7 +42,7 @@ def rebuilt_headers(directory: str, log: bytes) -> list[SegmentHeader]:
         return []
     logs = {header.log for header in headers.values() if header is not None}
     made: list[SegmentHeader] = []
-    # No frame precedes the first segment, so its chain value comes from the snapshot at the start of the log.
+    # The chain value of the first segment comes from the snapshot at the start of the log, because no frame precedes it.
     begin = newest_snapshot(directory, firsts[0] - 1, starts_only=True).state
     end = _End(begin.position + 1, begin.chain)
     for first in firsts:
@@ -50,22 +50,22 @@ def rebuilt_headers(directory: str, log: bytes) -> list[SegmentHeader]:
         chain = header.chain if header is not None else end.chain
         found = _walk(directory, first, chain) if header is not None or end.position == first else None
         end = _UNKNOWN
-        # A first frame that continues the chain proves the rebuilt header, so a segment without frames gets no header.
+        # Only a first frame that continues the chain proves a rebuilt header, so the header of an empty segment is not rebuilt.
         if found is not None and found.file_positions:
             end = _End(found.position, found.chain)
             logs |= _rosters(found)
             if header is None:
                 made.append(SegmentHeader(log, first, chain, found.segment.size))
-    # If a file belongs to a different log, the corrupt headers may belong to that log too, so none of them is rebuilt.
+    # If one file belongs to a different log, no header is rebuilt, because the corrupt files may belong to that log, too.
     return made if logs == {log} else []
 
 
 def repair_headers(directory: str, storage: Storage, firsts: Sequence[int], base: Snapshot, log: bytes) -> None:
-    """Rewrite corrupt segment headers, as long as the chain value before the segment is known.
+    """Rewrite corrupt segment headers, up to the first segment for which the chain value is unknown.
 
     Args:
         firsts: first positions of the segments, starting with the snapshot's segment.
-        base: snapshot at which the scan starts.
+        base: snapshot from which recovery scans the log.
         log: uuid of the log.
 
     Raises:
@@ -77,7 +77,7 @@ def repair_headers(directory: str, storage: Storage, firsts: Sequence[int], base
     for first in firsts:
         if _header(directory, first) is None:
             before = read_snapshot(directory, first)
-            # The chain value comes from the scan of the segments before, else from the segment's snapshot; at position 1 it is 0.
+            # The chain value comes from the scan of earlier segments, else from the segment's snapshot. At position 1, it is 0.
             known = chain if first == position else before.state.chain if before is not None else 0 if first == 1 else None
             if known is None:
                 return
@@ -89,7 +89,7 @@ def repair_headers(directory: str, storage: Storage, firsts: Sequence[int], base
 def _write(directory: str, storage: Storage, first: int, chain: int, log: bytes) -> None:
     fd = storage.open(segment_path(directory, first))
     try:
-        # The write needs no copy of the old header: after a torn write the CRC fails again, and the next start repeats the repair.
+        # The old header needs no copy, because after a torn write the CRC is wrong again, and the next start repeats the repair.
         storage.write(fd, [SegmentHeader(log, first, chain, storage.size(fd)).to_bytes()], 0)
         storage.make_durable(fd)
     finally:
@@ -111,7 +111,7 @@ def _walk(directory: str, first: int, chain: int) -> FrameScan | None:
 
 
 def _rosters(found: FrameScan) -> set[bytes]:
-    """Return the log uuids in the ROSTER frames of a segment."""
+    """Return the set of log uuids in the ROSTER frames of a segment."""
     logs = set()
     headers = found.headers()
     for position in headers["position"][headers["kind"] == Kind.ROSTER].tolist():
@@ -120,5 +120,5 @@ def _rosters(found: FrameScan) -> set[bytes]:
             check_payload(frame)
             logs.add(decode_body(RosterBody, frame.body).log)
         except FormatError:
-            continue  # a corrupt body says nothing about the log's uuid; later checks of the frame report the corruption
+            continue  # a corrupt body does not show the log's uuid; later checks of the frame report the corruption
     return logs

@@ -1,15 +1,16 @@
-"""Index of a segment: one row for each decided position, so that readers find records without a scan of frames.
+"""Index of a segment: has one row for each decided position, so that readers find records without a scan of frames.
 
-The file has a 64-byte header and rows of 96 bytes; row i describes position first + i. The writer adds rows when positions are
+The file has a 64-byte header and rows of 96 bytes. Row i describes position first + i. The writer adds rows when positions are
 decided, without a sync. When the frontier has passed the end of the segment, the index is *sealed*: the row count and the CRC of
 all rows are written to its header, and the file is synced. The whole index can be rebuilt from the segment.
 
-Each row ends with its own CRC32C, because a wrong row would hide or mislabel intact records, and an unsealed index has no CRC over
-all rows.
+Each row ends with its own CRC32C, because a wrong row would hide or mislabel intact records, and because an unsealed index has no
+CRC over all rows.
 
-In a row, `offset` is the offset of the frame's first record, or of the next record if the frame has none. `count` is the number of
-visible records: for a batch that is neither void nor staged, its records; for a TXN, the records of all its batches; for other
-frames, 0. `tick` is the number of the last TICK at or before the position. For a TICK, both timestamps are the time of the tick.
+In a row, `offset` is the offset of the frame's first record, or of the next record in the log if the frame has no record. `count`
+is the number of visible records: for a batch that is neither void nor staged, the number of its records; for a TXN, the number of
+records in all its batches; for other frames, 0. `tick` is the number of the last TICK at or before the position. For a TICK, both
+timestamps are the time of the tick.
 """
 
 from __future__ import annotations
@@ -59,16 +60,17 @@ ROW: np.dtype[np.void] = np.dtype(
 _TICK = int(Kind.TICK)
 _ROW = struct.Struct("<QQqQQqqQQIIIIBBH")
 _ROW_CRC = struct.Struct("<I")
-ABORTED, STAGED = 1, 2  # bits of `flags`: ABORTED for a BATCH that a later ABORT voids, STAGED for a BATCH that a TXN makes visible
+# Bits of the field `flags`: ABORTED marks a BATCH that a later ABORT voids, and STAGED marks a BATCH that only a TXN makes visible.
+ABORTED, STAGED = 1, 2
 
 _MAGIC = b"TUTI"
 _VERSION = 1
 _HEADER = struct.Struct("<4sIQQqqqII")
 _CRC = struct.Struct("<I")
 LONG_AGO = -(1 << 63)
-# number of rows that a CRC check copies at a time, because the allocator would keep the memory of a large copy
+# Maximum number of rows that a CRC check copies at a time. The limit exists because the allocator keeps the memory of large copies.
 _CHECK_ROWS = 65_536
-_GROW_BYTES = 1 << 20  # growth step of the file; with small steps, readers would often have to map the file again
+_GROW_BYTES = 1 << 20  # step in which the file grows; with smaller steps, readers would have to map the file again more often
 
 
 class Sealed(NamedTuple):
@@ -107,12 +109,12 @@ def encode_row(frame: Frame, file_position: int, offset: int, tick: tuple[int, i
 
     Args:
         file_position: byte offset of the frame in its segment.
-        offset: offset of the frame's first record, or of the next record if it has none.
+        offset: offset of the frame's first record, or of the next record in the log if the frame has no record.
         tick: number and time (us) of the last tick at or before this frame.
         aborted: True if a later ABORT voids the frame.
     """
     low, high = frame.min_timestamp, frame.max_timestamp
-    # Readers find ticks by their time, so the row of a TICK contains the time, and no reader needs its frame.
+    # The row of a TICK contains the time of the tick, so that readers can find ticks by time without reading their frames.
     if frame.kind == _TICK:
         low = high = tick[1]
     staged = frame.staged
@@ -151,10 +153,10 @@ def build_rows(
 
     Args:
         headers: the frames' headers (HEADER_DTYPE), in position order.
-        file_positions, sizes: byte offset of each frame in its segment, and its size in bytes.
-        ticks: for each TICK frame, its index among the frames and its body.
+        file_positions, sizes: byte offset of each frame in its segment, and size of each frame in bytes.
+        ticks: index in `headers` and body of each TICK frame.
         aborted: positions of void batches.
-        offset: offset of the first record of the frames.
+        offset: offset of the first record in these frames.
         tick: number of the last tick before the first frame.
     """
     rows = np.zeros(len(headers), dtype=ROW)
@@ -167,14 +169,14 @@ def build_rows(
     staged = headers["flags"] & STAGED_FLAG != 0
     rows["flags"][staged] = STAGED
     visible = ((headers["kind"] == Kind.BATCH) & ~staged) | (headers["kind"] == Kind.TXN)
-    # Row i describes position first + i, so a void batch also has a row, with 0 records.
+    # A void batch also has a row, with 0 records, because row i must describe position first + i.
     if aborted:
         void = (headers["kind"] == Kind.BATCH) & np.isin(headers["position"], np.fromiter(aborted, np.uint64, len(aborted)))
         rows["flags"][void] |= ABORTED
         visible &= ~void
     counts = np.where(visible, headers["count"], 0).astype(np.int64)
     rows["count"] = counts
-    # A frame without visible records gets the offset of the next record, which this sum also gives.
+    # The sum of the counts before a frame is also right for a frame without records, which gets the offset of the next record.
     rows["offset"] = offset + np.cumsum(counts) - counts
     numbers = np.full(len(headers), tick, dtype=np.uint64)
     for at, body in ticks:
@@ -198,7 +200,7 @@ def _crcs(rows: Rows) -> npt.NDArray[np.uint32]:
 
 
 def crc_of_rows(rows: Rows) -> int:
-    """Return the CRC of all rows together, as in the header of a sealed index. The rows are not copied."""
+    """Return the CRC over all rows together, as in the header of a sealed index. The rows are not copied."""
     return crc32c(rows.view(np.uint8).data)
 
 
@@ -222,36 +224,37 @@ class IndexWriter:
         self._max_timestamp = LONG_AGO
         self._fd = storage.open(path, create=True)
         self._size = storage.size(self._fd)
-        if self._size:  # a new file reads as zeros; without a write of the header, it can be created even on a full disk
+        # The header is cleared only in an existing file. A new file needs no write, so it can be created even on a full disk.
+        if self._size:
             storage.write(self._fd, [bytes(ROWS_AT)], 0)
         if len(rows):
             counted = rows["max_timestamp"][rows["count"] > 0]
             newest = int(counted.max()) if len(counted) else LONG_AGO
-            # Readers may use the file at the same time, which is safe because valid rows are overwritten with the same bytes.
+            # Readers may read the file during this write, which is safe, because valid rows are overwritten with the same bytes.
             self.append(rows.tobytes(), int(rows["offset"][0]), int(rows["offset"][-1]) + int(rows["count"][-1]), newest)
 
     def append(self, data: bytes, offset: int, next_offset: int, max_timestamp: int) -> None:
-        """Write the next rows.
+        """Write the next rows of the index.
 
         Args:
             data: the encoded rows.
-            offset, next_offset: offset of the first record in these rows, and the offset after the last record.
-            max_timestamp: largest timestamp of the records in these rows; `LONG_AGO` if they have no records.
+            offset, next_offset: offset of the first record in these rows, and offset after the last record in these rows.
+            max_timestamp: largest timestamp of the records in these rows; `LONG_AGO` if there are no records.
         """
         if self._offset < 0:
             self._offset = offset
         self._next_offset = next_offset
         self._max_timestamp = max(self._max_timestamp, max_timestamp)
-        # No sync is needed, because rows carry CRCs and can be rebuilt from the frames.
+        # This write needs no sync, because rows contain CRCs and can be rebuilt from the frames.
         self._grow(len(data))
         self._storage.write(self._fd, [data], ROWS_AT + self.count * ROW_SIZE)
         self.count += len(data) // ROW_SIZE
         self.rows_crc = crc32c(data, self.rows_crc)
 
     def _grow(self, more: int) -> None:
-        """Allocate disk space for `more` bytes of rows and one further row.
+        """Allocate disk space for `more` bytes of rows and for another row.
 
-        The allocation precedes the write of the rows, so that a full disk leaves the index unchanged.
+        The space is allocated before the rows are written, so that a full disk leaves the index unchanged.
         """
         needed = ROWS_AT + self.count * ROW_SIZE + more
         if needed + ROW_SIZE > self._size:
@@ -260,12 +263,12 @@ class IndexWriter:
             self._size = size
 
     def seal(self) -> None:
-        """Seal the index after every position of the segment is decided: write the header, and make the file durable."""
+        """Write the header and make the file durable. Callers seal the index when every position of the segment is decided."""
         sealed = Sealed(self.first, self.count, max(self._offset, 0), self._next_offset, self._max_timestamp, self.rows_crc)
-        # A sealed index gets no more rows, so the blocks that were allocated ahead are freed.
+        # Unused allocated blocks are freed, because a sealed index gets no more rows.
         self._storage.truncate(self._fd, ROWS_AT + self.count * ROW_SIZE)
         self._storage.write(self._fd, [sealed.to_bytes()], 0)
-        # The next start begins at the snapshot after this segment and never writes these rows again, so they must be durable.
+        # The rows must be durable, because the next start begins at the snapshot after this segment and never writes them again.
         self._storage.make_durable(self._fd)
         self._storage.make_names_durable(os.path.dirname(self._path))
 
@@ -277,8 +280,8 @@ class IndexWriter:
 def map_rows(path: str) -> tuple[Buffer, Rows] | None:
     """Map an index file, and return the bytes of its header and an array of all rows up to the end of the file.
 
-    The array may end with rows that are allocated but not written yet, so the caller must know how many rows are valid. Return None
-    if the file has no rows or is unreadable; the caller can then rebuild the rows from the frames.
+    The last rows of the array may be allocated but not written yet, so the caller must know the number of valid rows. Return None
+    if the file has no rows or is unreadable. In that case, the caller can rebuild the rows from the frames.
     """
     try:
         fd = with_descriptor_wait(lambda: open_file(path, os.O_RDONLY))
@@ -292,7 +295,7 @@ def map_rows(path: str) -> tuple[Buffer, Rows] | None:
     finally:
         os.close(fd)
     try:
-        # A bad sector raises an error here, but would end the process with SIGBUS at a later access to the mapping.
+        # The file is read explicitly, because at a bad sector, an access to the mapping would end the process with SIGBUS.
         populate(mapped, 0, size)
     except OSError:
         return None
@@ -301,7 +304,7 @@ def map_rows(path: str) -> tuple[Buffer, Rows] | None:
 
 
 def index_sealed(path: str, first: int) -> Sealed | None:
-    """Return the header of a sealed index file whose rows match the row count and the CRC in it, or None for any other file."""
+    """Return the header of a sealed index whose rows match the row count and the CRC in the header; None for any other file."""
     mapped = map_rows(path)
     if mapped is None:
         return None

@@ -1,9 +1,10 @@
 """Snapshots: a snapshot is the state of the log before a position (design, section 3).
 
-A start reads the newest snapshot instead of the log before its position. Each segment has a durable snapshot at its start, which is
-written when the frontier passes that position. Another snapshot, within the current segment, is rewritten regularly to bound the
-work of a start. The second snapshot needs no sync: the snapshot and the index rows before it have CRCs, and if one of the CRCs
-fails, a start uses the snapshot at the start of the segment.
+When a gateway starts, it reads the newest snapshot instead of the log before the snapshot's position. Each segment has a durable
+snapshot of its start, which is written when the frontier passes the segment's first position. The current segment also has a
+snapshot of a position inside it, which is replaced regularly, so that a start need not read the whole segment. The snapshot inside
+a segment needs no sync: the snapshot and the index rows before its position have CRCs, and if a CRC is wrong, a start uses the
+snapshot of the segment's start.
 """
 
 from __future__ import annotations
@@ -31,9 +32,9 @@ class Snapshot(NamedTuple):
 
     Attributes:
         state: state of the log up to and including `state.position`.
-        segment: first position of the segment that holds, or will hold, the frame after the state.
-        file_position: byte offset of that frame in the segment.
-        rows_crc: CRC of the segment's index rows before that frame.
+        segment: first position of the segment that holds, or will hold, the next frame after the state.
+        file_position: byte offset of the next frame in the segment.
+        rows_crc: CRC of the segment's index rows before the next frame.
     """
 
     state: LogState
@@ -53,7 +54,7 @@ class Snapshot(NamedTuple):
 
 
 def empty_snapshot() -> Snapshot:
-    """Return the empty snapshot before position 1."""
+    """Return the snapshot of the empty log, before position 1."""
     return Snapshot(LogState(), 1, FRAMES_AT, 0)
 
 
@@ -88,11 +89,11 @@ def remove_snapshot(directory: str, position: int, storage: Storage) -> None:
 
 
 def newest_snapshot(directory: str, at_most: int, *, starts_only: bool = False) -> Snapshot:
-    """Return the newest valid snapshot whose state ends at or before position `at_most`; without one, the empty snapshot.
+    """Return the newest valid snapshot whose state ends at or before position `at_most`, or the empty snapshot if there is none.
 
-    With `starts_only`, consider only snapshots at the start of a segment.
+    With `starts_only`, consider only snapshots of segment starts.
     """
-    # An invalid snapshot is skipped: with an earlier snapshot, the scan of the log only takes longer.
+    # An invalid snapshot is skipped, because an earlier snapshot also works and only makes the scan of the log longer.
     for position in reversed(list_positions(directory, "snap")):
         if position <= at_most + 1:
             found = read_snapshot(directory, position)
@@ -102,7 +103,7 @@ def newest_snapshot(directory: str, at_most: int, *, starts_only: bool = False) 
 
 
 def rows_before(directory: str, snapshot: Snapshot) -> Rows | None:
-    """Return the index rows between the start of the snapshot's segment and its position, or None if they do not match its CRC."""
+    """Return the index rows from the start of the snapshot's segment to its position, or None if the rows do not match its CRC."""
     count = snapshot.position - snapshot.segment
     if not count:
         return no_rows()
@@ -111,5 +112,5 @@ def rows_before(directory: str, snapshot: Snapshot) -> Rows | None:
         return None
     # The rows are copied, because an access to the mapping would fail after the writer has shortened the file.
     rows = mapped[1][:count].copy()
-    # Neither the snapshot nor the rows are synced, so after a power loss one of them can be missing or older than the other.
+    # The snapshot and the rows are not synced, so after a power loss one of the two can be missing or older than the other.
     return rows if crc_of_rows(rows) == snapshot.rows_crc else None

@@ -1,6 +1,7 @@
-"""Transactions in the index: the row of a TXN counts all its records, but its batches stay at the positions where they were staged.
+"""Transactions in the index: finds the index rows of the batches that a TXN makes visible.
 
-Readers replace the row of a TXN by rows of its batches.
+The index row of a TXN has the number of all its records, but the batches stay at the positions where they were staged. Therefore
+readers replace the row of a TXN by rows of its batches.
 """
 
 from __future__ import annotations
@@ -20,11 +21,11 @@ _OF_TXN = ("producer", "epoch", "view", "tick", "origin")
 
 
 class StagedPart(NamedTuple):
-    """Batches of a TXN that follow each other in its order and lie in one segment.
+    """Batches that are consecutive in the order of a TXN and lie in the same segment.
 
     Attributes:
         positions, counts: position and record count of each batch.
-        row: copy of the TXN's index row, with the offset and the sequence of the first record of these batches.
+        row: copy of the TXN's index row, with the offset and the sequence of the first record in these batches.
     """
 
     positions: npt.NDArray[np.int64]
@@ -63,9 +64,9 @@ def visible_rows(found: tuple[list[Rows], Damaged | None], first: int, part: Sta
     """Return the rows of staged batches as readers see them: visible, with offsets, producer, sequences, view and tick of the TXN.
 
     Args:
-        found: rows of the segment, and the corruption that follows them (None if there is none).
+        found: index rows of the segment, and the corruption after these rows (None if there is none).
         first: first position of the segment.
-        part: the staged batches.
+        part: the batches, which must lie in this segment.
 
     Raises:
         Damaged: the segment does not hold the batches.
@@ -74,16 +75,16 @@ def visible_rows(found: tuple[list[Rows], Damaged | None], first: int, part: Sta
     at = part.positions - first
     if not len(at) or at.min() < 0 or at.max() >= sum(map(len, parts)):
         raise damage or Damaged(f"position {part.positions[0]} belongs to a transaction but is missing in its segment")
-    # The rows of a segment can be in two arrays: rows of the index, then rows that were rebuilt from frames.
+    # The rows of a segment can be in two arrays: rows from the index, and then rows that were rebuilt from frames.
     early = at < len(parts[0])
     batches = parts[0][np.where(early, at, 0)]  # a copy
     if not early.all():
         batches[~early] = parts[1][at[~early] - len(parts[0])]
-    # A TXN must not make a void batch visible, so a staged batch that also has the flag ABORTED is an error.
+    # A staged batch with the flag ABORTED is an error, because a TXN must not make a void batch visible.
     if (batches["kind"] != Kind.BATCH).any() or (batches["flags"] != STAGED).any():
         raise Damaged(f"position {part.positions[0]} or a later one belongs to a transaction but is not a staged batch")
     before = np.cumsum(part.counts) - part.counts
-    # Each task of a writer stages with its own producer, but readers see all records under the producer of the TXN.
+    # Each task of a writer stages batches under its own producer, but readers see all records under the producer of the TXN.
     batches["flags"] = 0
     batches["count"] = part.counts
     batches["offset"] = part.row["offset"] + before

@@ -1,8 +1,8 @@
-"""Vote mark: the durable end and the decided end of the log (design, section 3).
+"""Vote mark: records the durable end and the decided end of the log (design, section 3).
 
-A mark is written to the current segment together with frames, so it needs no sync of its own. A mark covers only frames that
-*earlier* syncs made durable. Each segment has two slots, and successive marks alternate between them, so a torn write never
-destroys the last synced mark. The newest valid mark of the whole log is the one that a start uses.
+A mark is written to the current segment together with frames, so that it needs no separate sync. A mark covers only frames that
+*earlier* syncs made durable. Each segment has two mark slots, and successive marks alternate between the slots, so that a torn
+write never destroys the last synced mark. A start uses the newest valid mark of the whole log.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ class VoteMark(NamedTuple):
     """The durable and decided end of a member's log.
 
     Attributes:
-        sequence: number of the mark in its directory; the highest is the newest.
+        sequence: number of the mark. The mark with the highest number in a directory is the newest.
         position, view, chain: position, view and header CRC of the last durable frame; zeros if there is none.
-        frontier_position, frontier_offset: the watermark: last decided position, and the offset after its last record.
-        time_us: wall clock at the write, us.
+        frontier_position, frontier_offset: the watermark: last decided position, and the offset after the last decided record.
+        time_us: wall clock when the mark was created, us.
     """
 
     sequence: int = 0
@@ -59,7 +59,7 @@ class VoteMark(NamedTuple):
 
 
 def read_mark(data: Buffer) -> VoteMark | None:
-    """Decode the mark at the start of `data`, or None if it is invalid."""
+    """Decode the mark at the start of `data`. Return None if the mark is invalid."""
     if len(data) < MARK_SIZE:
         return None
     head = bytes(data[: _MARK.size])
@@ -70,16 +70,16 @@ def read_mark(data: Buffer) -> VoteMark | None:
 
 
 def segment_marks(directory: str, first: int) -> list[VoteMark | None]:
-    """Return the marks in the slots of a segment, or None for an invalid slot."""
+    """Return the marks in the two slots of a segment, with None for an invalid slot."""
     data = read_file(segment_path(directory, first), FRAMES_AT)
     return [read_mark(data[at : at + MARK_SIZE]) for at in MARK_SLOTS]
 
 
 def find_lost_end(directory: str, first: int, size: int) -> tuple[int, str] | None:
-    """Return the byte and a description of the first lost part of the last segment, or None if nothing is lost.
+    """Find lost data at the end of the last segment: return the first lost byte and a description, or None if nothing is lost.
 
-    The check covers only parts that a power loss cannot destroy, because they are durable before the segment gets its name: the
-    size of the file, and one valid mark.
+    The function checks the size of the file, and that one mark is valid. A power loss cannot cause these losses, because size and
+    mark are durable before the segment gets its name.
     """
     actual_size = os.path.getsize(segment_path(directory, first))
     if actual_size < size:
@@ -95,17 +95,18 @@ def check_end(directory: str, firsts: list[int], newest: int, *, peers_can_repai
     Args:
         firsts: first positions of the existing segments.
         newest: first position of the newest segment, from the hard state.
-        peers_can_repair: True if peers may have the lost end. If only the end of the file is lost, and a mark is valid, the
-            function then returns the error. The caller raises it if no peer can repair the end.
+        peers_can_repair: True if peers may have the lost frames. If True, and if the file is too short but has a valid mark, the
+            function returns the error and does not raise it.
 
     Returns:
-        The error, if peers may repair the loss; None if nothing is lost.
+        The error for a segment file that is too short, which the caller must raise if no peer has the lost frames; None if nothing
+            is lost.
 
     Raises:
         Damaged: the segment is missing or incomplete.
         WrongDirectory: a newer release wrote the segment.
     """
-    # The hard state names the newest segment, which shows that a missing last file did exist.
+    # The hard state contains the first position of the newest segment, so a later position than in the list means a lost file.
     if newest > firsts[-1]:
         raise Damaged(f"segment {segment_path(directory, newest)} is missing: restore it, {repair_advice(directory)}")
     lost = find_lost_end(directory, firsts[-1], read_header(directory, firsts[-1]).size)
@@ -121,9 +122,9 @@ def check_end(directory: str, firsts: list[int], newest: int, *, peers_can_repai
 
 
 def repair_advice(directory: str) -> str:
-    """Return the end of an error text, after the advice to restore a file.
+    """Return the second half of a remedy in an error text, which follows "restore the file".
 
-    For the ordered log, the text names the repair tool. A lane is never truncated, so its text names no tool.
+    For the ordered log, the text mentions the repair tool. For a lane, the text does not, because lanes are never truncated.
     """
     if lane_of_path(directory) is not None:
         return "as it was when its gateway stopped"
@@ -133,7 +134,7 @@ def repair_advice(directory: str) -> str:
 def newest_mark(directory: str, stored: VoteMark, firsts: list[int]) -> VoteMark:
     """Return the newest of all valid marks in the hard state (`stored`) and in the last two segments.
 
-    Older segments cannot have a newer mark, because each new segment begins with a mark.
+    Earlier segments cannot contain a newer mark, because each new segment begins with a mark.
     """
     marks = [stored]
     for first in firsts[-2:]:

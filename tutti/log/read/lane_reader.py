@@ -1,4 +1,7 @@
-"""Reader of a lane: offsets count the records of the lane, and names come from the ordered log."""
+"""Reader of a lane: reads the unordered records of one lane, whose offsets count only records of that lane.
+
+The names of topics, producers and gateways come from the gateway's ordered log.
+"""
 
 from __future__ import annotations
 
@@ -21,16 +24,16 @@ from tutti.log.read.reader import LogReader, topic_number_filter
 
 
 class LaneEnd(NamedTuple):
-    """Decided end of a lane: its last position, and the offset after its last record."""
+    """Decided end of a lane: the last decided position, and the offset after the last decided record."""
 
     position: int
     offset: int
 
 
 def last_known_end(path: str) -> LaneEnd | None:
-    """Return a lower bound of a lane's decided end, from the readable files of its directory, or None if unknown."""
+    """Return a lower bound of the decided end of the lane in directory `path`, or None if its files do not give one."""
     try:
-        # With `damaged`, the marks that are still valid give the bound, even if the end of the log is lost.
+        # `damaged` makes the reader use all marks that are still valid, even if the end of the log is lost.
         with closing(LogReader(path, damaged=True)) as reader:
             frontier = reader.frontier()
     except TuttiError:
@@ -42,11 +45,12 @@ class LaneReader(LogReader):
     """Reads one lane of a gateway. Thread-safe.
 
     Raises (all methods):
-        As `LogReader`; and `Behind` if this gateway's ordered log does not yet have the name for a number in the lane.
+        DirectoryRefused, OffsetOutOfRange: see `LogReader`.
+        Behind: this gateway's ordered log does not yet have the name for a number in the lane.
     """
 
     def __init__(self, ordered: LogReader, lane: LaneName) -> None:
-        """Open the lane in the gateway's directory, which `ordered` reads.
+        """Open a lane in the gateway's directory that `ordered` reads.
 
         Raises:
             DirectoryRefused: the lane is not readable.
@@ -62,15 +66,15 @@ class LaneReader(LogReader):
         return self._ordered.log
 
     def state(self) -> LogState:
-        """Return the state of the ordered log at its frontier, because topics and producers are registered only there."""
+        """Return the state of the ordered log at its frontier, because only the ordered log registers topics and producers."""
         return self._ordered.state()
 
     def name_of(self, kind: Kind, number: int) -> str:
-        """Return the name of a topic, producer or gateway from the ordered log; `#NUMBER` if that log no longer has the name."""
+        """Return the name of a topic, producer or gateway. If the ordered log no longer has the name, return `#NUMBER`."""
         try:
             return self._ordered.name_of(kind, number)
         except NameForgotten:
-            # The lane may keep records longer than the ordered log keeps the names of their producers.
+            # The lane may keep records for a longer time than the ordered log keeps the names of the producers.
             return forgotten_name(number)
         except (Damaged, OffsetOutOfRange) as error:
             raise Behind(
@@ -83,15 +87,15 @@ class LaneReader(LogReader):
         return self._ordered.topic_numbers(names)
 
     def picking(self, topics: Sequence[str] | None) -> Callable[[Rows], Rows]:
-        """As `LogReader.picking`.
+        """Return a function that selects the index rows of `topics` (None: all rows).
 
-        This gateway's ordered log can lag its lanes. While that log lacks one of the topics, the filter looks up the name of each
-        topic number that occurs in the lane.
+        The ordered log of this gateway can lag the lane. If the ordered log lacks one of the topics, the returned function looks up
+        the name of each topic number that occurs in the rows.
         """
         if topics is None:
             return super().picking(None)
         wanted, names = frozenset(topics), dict[int, str]()
-        # If the ordered log has all topics, their numbers select the rows, and no name must be looked up.
+        # If the ordered log has all topics, the rows are selected by topic number, and no name must be looked up.
         with suppress(Damaged):
             if len(known := self.topic_numbers(topics)) == len(wanted):
                 return topic_number_filter(known)
@@ -106,10 +110,11 @@ class LaneReader(LogReader):
 
 
 def open_reader(path: str | os.PathLike[str]) -> LogReader:
-    """Open a reader for a path: a gateway's directory, or the directory of a lane in it.
+    """Open a reader for a gateway's directory, or for the directory of a lane in it.
 
     Raises:
-        DirectoryRefused, WrongDirectory: as `LogReader`.
+        DirectoryRefused: the directory is not readable.
+        WrongDirectory: the path is not such a directory, or the directory has a different format.
     """
     found = lane_of_path(os.fspath(path))
     return LogReader(path) if found is None else LaneReader(LogReader(found[0]), found[1])

@@ -8,7 +8,7 @@ import numpy as np
 
 from tutti.log.format.index import Rows
 
-_WINDOW = 65_536  # number of offsets in the first search window; each further window is twice as large as the previous one
+_WINDOW = 65_536  # number of offsets in the first search window; each further window is twice as large as the previous window
 
 Ticks = Callable[[int, int], Sequence[tuple[int, int, int]]]
 """Function that returns the ticks (number, time, offset) at offsets from its first to its second argument, inclusive, in order."""
@@ -17,10 +17,10 @@ Ticks = Callable[[int, int], Sequence[tuple[int, int, int]]]
 def tick_end(ticks: Ticks, start: int, limit: int, end: int, every: int) -> int:
     """Return the offset of the last tick in (start, limit].
 
-    If there is no tick in this range, return the offset of the first tick in (limit, end]. If there is none either, return `start`.
+    If there is no tick in this range, return the offset of the first tick in (limit, end]. If there is no tick in (start, end],
+    return `start`. The function ignores ticks whose number is not divisible by `every`.
 
-    Only ticks whose number is divisible by `every` are considered. The time of the search depends only on the distance between the
-    tick and `limit`.
+    The duration of the search depends only on the distance between the tick and `limit`.
     """
 
     def between(low: int, high: int) -> list[int]:
@@ -28,7 +28,7 @@ def tick_end(ticks: Ticks, start: int, limit: int, end: int, every: int) -> int:
         return [offset for number, _, offset in ticks(low + 1, high) if not number % every]
 
     high, window = limit, _WINDOW
-    # The last tick before the limit is usually near the limit, so the search goes backwards from there in growing windows.
+    # The search goes backwards from the limit in growing windows, because the last tick is usually near the limit.
     while high > start:
         low = max(start, high - window)
         if found := between(low, high):
@@ -47,11 +47,11 @@ def bytes_end(parts: Iterable[Rows], start: int, end: int, bytes_max: int) -> in
     """Return the end of the longest prefix of [start, end) with at most `bytes_max` bytes. The prefix has at least one batch.
 
     Args:
-        parts: index rows of batches with records in [start, end), in order, possibly only those of some topics. The function reads
-            no more rows than it needs.
-        start: first offset. Of a batch that begins before, only the share from `start` on is counted.
-        end: exclusive end offset.
-        bytes_max: limit of bytes on disk.
+        parts: index rows of batches with records in [start, end), in order; rows of other topics may be left out. The function
+            reads only as many rows as it needs.
+        start: first offset of the range. If a batch begins before `start`, only the bytes of its records from `start` on count.
+        end: offset after the last record of the range.
+        bytes_max: maximum number of bytes on disk.
     """
     total = 0
     has_one = False
@@ -62,7 +62,7 @@ def bytes_end(parts: Iterable[Rows], start: int, end: int, bytes_max: int) -> in
         inside = np.minimum(offsets + counts, end) - np.maximum(offsets, start)
         upto = total + np.cumsum(rows["size"].astype(np.int64) * inside // counts)
         too_large = upto > bytes_max
-        # The first batch is always included, because a batch above the limit would otherwise block the reader permanently.
+        # The first batch is always included, because otherwise a batch above the limit would block the reader permanently.
         too_large[0] &= has_one
         if too_large.any():
             return int(offsets[int(np.argmax(too_large))])

@@ -1,7 +1,7 @@
 """Name registry: returns the names of topics, producers and gateways for the numbers in frames.
 
-A number permanently means one name, even after a FORGET has removed the producer from the received-table. Therefore a read of a
-range gives the same result at any time (C8).
+A number belongs permanently to one name, even after a FORGET has removed the producer from the received-table. Therefore repeated
+reads of a range return the same names (C8).
 """
 
 from __future__ import annotations
@@ -31,22 +31,23 @@ Names = dict[tuple[int, int], str]
 
 
 class NameForgotten(OffsetOutOfRange):
-    """The number was registered and deleted below the current start of the log, so the log no longer has the name."""
+    """The log no longer contains the name, because the number was registered and deleted before the current start of the log."""
 
 
 class NameRegistry:
-    """Looks up names and caches them. Not thread-safe: callers hold a lock.
+    """Looks up names and caches them. Not thread-safe: callers must hold a lock.
 
-    The kind of a name is the kind of the frame that registers the name: TOPIC, EPOCH (producers) or ROSTER (gateways).
+    The argument `kind` of a lookup is the kind of the frames that register such names: TOPIC (topics), EPOCH (producers) or ROSTER
+    (gateways).
     """
 
     def __init__(self, catalog: Catalog, lock: AbstractContextManager[None]) -> None:
-        """Create a registry for the log of `catalog`. The registry holds `lock` only during each access to the catalog."""
+        """Create a registry for the log of `catalog`. The registry acquires `lock` for each access to the catalog."""
         self._catalog = catalog
         self._lock = lock
         self._known: Names = {}
-        self._loaded_upto = 0  # all readable registrations up to this position are in the cache
-        self._numbers: dict[int, int] = {}  # first position of a segment -> next producer number there
+        self._loaded_upto = 0  # position up to which all readable registrations are in the cache
+        self._numbers: dict[int, int] = {}  # maps the first position of a segment to the next producer number at this position
         self._begin: Snapshot | None = None  # cached snapshot at the start of the log
 
     def of(self, kind: Kind, number: int, upto: ReadLimit) -> str:
@@ -54,8 +55,8 @@ class NameRegistry:
 
         Raises:
             Damaged: the log has no readable frame or snapshot with the name.
-            NameForgotten: the log no longer has the name, because its records were trimmed.
-            OffsetOutOfRange: the name was not found, and a trim since the reader was opened may have removed it.
+            NameForgotten: the log no longer has the name, because all records with this number were trimmed.
+            OffsetOutOfRange: the name was not found, and a trim after the reader was opened may have removed it.
         """
         if not number:
             return ""
@@ -79,9 +80,9 @@ class NameRegistry:
         return frozenset(found[name] for name in names if name in found)
 
     def _load(self, upto: ReadLimit) -> Damaged | None:
-        """Load the registrations since the last call. The first call and a call after a trim start at the newest snapshot.
+        """Load the registrations that were decided after the last call. The first call, and a call after a trim, load a snapshot.
 
-        Return the first corruption that no later snapshot covers. The next call reads the corrupt frames again.
+        Return the first corruption after the newest snapshot, or None. The next call reads the corrupt frames again.
         """
         self._limit_cache()
         with self._lock:
@@ -91,13 +92,13 @@ class NameRegistry:
         if not self._loaded_upto or self._loaded_upto < begin - 1:
             self._load_snapshot(upto)
         damage = self._load_frames(upto)
-        # A snapshot after the corruption also has the names that the corrupt frames register.
+        # If a snapshot after the corruption exists, it also contains the names that the corrupt frames register.
         while damage is not None and self._load_snapshot(upto):
             damage = self._load_frames(upto)
         return damage
 
     def _load_snapshot(self, upto: ReadLimit) -> bool:
-        """Load the names in the newest snapshot. Return False if the cache already has all of them."""
+        """Load the names in the newest snapshot. Return False if the cache already has all names in this snapshot."""
         with self._lock:
             state = newest_snapshot(self._catalog.directory, upto.position).state
         if state.position <= self._loaded_upto:
@@ -133,7 +134,7 @@ class NameRegistry:
             if damage is None:
                 damage = wrong or next_damage
                 self._loaded_upto = position - 1 if wrong is None else wrong.position - 1
-            # Each registration is independent of the others, so the frames after a corrupt or missing part are still loaded.
+            # The frames after a corrupt or missing part are also loaded, because each registration is independent of the others.
             first, position = following, max(position, following)
         return damage
 
@@ -147,7 +148,7 @@ class NameRegistry:
             return self._catalog.view(first), *self._catalog.readable_rows(first, upto)
 
     def _load_rows(self, view: SegmentView, rows: Rows) -> Damaged | None:
-        """Load the names that the frames of `rows` register. Return the first corruption, but load the frames after it, too."""
+        """Load the names that the frames of `rows` register, even after a corrupt frame. Return the first corruption, or None."""
         damage: Damaged | None = None
         for row in rows:
             try:
@@ -157,14 +158,17 @@ class NameRegistry:
         return damage
 
     def _search(self, kind: Kind, number: int, upto: ReadLimit, damage: Damaged | None) -> str:
-        """Search for a name that is not cached. Begin with the segment that should have the name. If that segment is corrupt, other
-        segments may have the name, too.
+        """Search all segments for a name that is not cached. The segment that most likely registers the name comes first.
 
-        `damage` is the first known corruption. If the search fails, the error names its position.
+        If that segment is corrupt, the snapshot of another segment may contain the name.
+
+        Args:
+            damage: the first known corruption, whose position is reported if the search fails.
         """
         self._limit_cache()
         forgotten = self._forgotten(kind, number)
-        if forgotten and kind == Kind.EPOCH:  # no later EPOCH registers the number of a deleted producer, so a search is useless
+        # A search for a deleted producer is useless, because no later EPOCH registers the same number.
+        if forgotten and kind == Kind.EPOCH:
             raise forgotten
         for first in self._segments_by_likelihood(kind, number):
             view, parts, _ = self._rows(first, upto)
@@ -177,7 +181,7 @@ class NameRegistry:
         if forgotten:
             raise forgotten
         if self._catalog.shortened:
-            raise trimmed_error(self._catalog.start)  # a trim since the catalog was opened may have removed the name
+            raise trimmed_error(self._catalog.start)  # a trim after the opening of the catalog may have removed the name
         raise Damaged(
             f"the log in {self._catalog.directory} does not hold the name of {_KIND_NAMES[kind]} number {number}: "
             f"see `tutti log verify {self._catalog.directory}`",
@@ -190,7 +194,7 @@ class NameRegistry:
         if self._begin is None or self._begin.position != first:
             self._begin = self._snapshot(first)
         if self._begin is None:
-            return None  # a repair can restore the snapshot, so the name is not permanently lost
+            return None  # without the snapshot it is unknown whether the name is lost, and a repair can restore the snapshot
         state = self._begin.state
         below, named = {
             Kind.TOPIC: (state.next_topic, state.topics.keys()),
@@ -199,14 +203,14 @@ class NameRegistry:
         }[kind]
         if number >= below or number in named:
             return None
-        # All records with this number were before the start of the log, so the error is the one for trimmed records.
+        # All records with this number were trimmed, because the number was deleted before the start of the log.
         return NameForgotten(str(trimmed_error(self._catalog.start)))
 
     def _segments_by_likelihood(self, kind: Kind, number: int) -> Iterator[int]:
-        """Yield all segments, beginning with the one that most likely registers the number.
+        """Yield all segments, beginning with the segment that most likely registers the number.
 
-        Producer numbers grow in log order, and the snapshot of each segment contains the next number. Therefore a binary search
-        over the snapshots finds the segment that registers a producer.
+        Producer numbers grow in log order, and the snapshot of each segment's start contains the next number. Therefore a binary
+        search over the snapshots finds the segment that registers a producer.
         """
         firsts = self._catalog.firsts
         low, high = 0, len(firsts)
@@ -216,12 +220,12 @@ class NameRegistry:
                 low = middle + 1
             else:
                 high = middle
-        high = max(high, 1)  # a name from before the first segment is in that segment's snapshot
+        high = max(high, 1)  # the snapshot of the first segment contains the names that were registered before this segment
         yield from reversed(firsts[:high])
         yield from reversed(firsts[high:])
 
     def _next_number(self, firsts: Sequence[int]) -> int:
-        """Return the next producer number at the start of the last one of these segments that has a valid snapshot."""
+        """Return the next producer number in the newest valid snapshot of these segment starts; 0 if no snapshot is valid."""
         for first in reversed(firsts):
             if first not in self._numbers:
                 snapshot = self._snapshot(first)
@@ -240,9 +244,9 @@ class NameRegistry:
 
 
 def _around(rows: Rows, kind: Kind, number: int) -> Rows:
-    """Return the rows that register a number and, for a producer, the numbers near it.
+    """Select the rows that a lookup of `number` loads: for a producer, the rows of neighbouring numbers; otherwise all rows.
 
-    Later lookups often need the names of near numbers. A segment can register many producers, so not all of them are loaded.
+    Later lookups often need the names of neighbouring numbers. A segment can register too many producers to load all of them.
     """
     if kind != Kind.EPOCH:
         return rows

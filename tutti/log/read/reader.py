@@ -1,4 +1,4 @@
-"""Log reader: any number of processes can read a data directory, whether its gateway is running or not.
+"""Log reader: reads a data directory, whether its gateway is running or not. Any number of processes can read at the same time.
 
 The frontier comes from the live page if the page is from the current boot, else from the watermark on disk. The frontier of a
 reader never moves back.
@@ -40,19 +40,19 @@ from tutti.log.read.state_replay import replay
 
 Item = TypeVar("Item")
 _CHECK_SAME_S = 1.0  # interval of the check that the path still refers to the opened directory
-_NO_RECORD = -1, 0  # offset and time if there is no record
-_SKIP_FRAMES = 32_768  # if a state lags by more frames than this, loading a snapshot is faster than replaying the frames
+_NO_RECORD = -1, 0  # offset and time that stand for a missing record
+_SKIP_FRAMES = 32_768  # maximum number of frames to replay; beyond it, loading a snapshot is faster
 
 
 class DecidedEnd(NamedTuple):
-    """The decided end of a log, as far as this reader knows.
+    """The decided end of a log, as far as a reader knows.
 
     Attributes:
         position: last decided position.
-        offset: offset after the last decided record. The reader can read all lower offsets that are not trimmed.
+        offset: offset after the last decided record. All lower offsets that are not trimmed can be read.
         time_us, tick: time (us, UTC) and number of the last TICK; 0 before the first TICK.
-        live: True if a running gateway publishes this end. False if a stopped gateway published it, or if it is the watermark on
-            disk.
+        live: True if a running gateway publishes this end in the live page. False if the gateway has stopped, or if the end comes
+            from the watermark on disk.
     """
 
     position: int
@@ -63,10 +63,11 @@ class DecidedEnd(NamedTuple):
 
 
 class _ReaderLock:
-    """A lock for access to the files, which turns OS errors into `DirectoryRefused`.
+    """A lock for access to the files, which also converts OS errors of the block to `DirectoryRefused`.
 
-    A reader has one such lock for its catalog and others for longer work. The catalog's lock is held only for short lookups, so
-    that a scan does not block the frontier calls of other threads. To avoid a deadlock, the other locks are acquired before it.
+    A reader has one such lock for its catalog and other locks for longer work. The catalog's lock is held only for short lookups,
+    so that a scan does not block the frontier calls of other threads. To avoid a deadlock, a thread that needs several locks
+    acquires the catalog's lock last.
     """
 
     def __init__(self, path: str) -> None:
@@ -79,7 +80,7 @@ class _ReaderLock:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self._lock.release()
         if isinstance(error, FileNotFoundError) and (start := read_start(self._path)).first > 1:
-            raise trimmed_error(start) from error  # most likely, a trim removed the file during the call
+            raise trimmed_error(start) from error  # the log was trimmed before, so a trim has most likely removed the file
         if isinstance(error, OSError):
             file = f" ({error.filename})" if error.filename else ""
             raise DirectoryRefused(f"{self._path} cannot be read: {error.strerror or error}{file}; {remedy(error)}") from error
@@ -89,7 +90,7 @@ class LogReader:
     """Reads one data directory without changing or locking it. Thread-safe.
 
     Attributes:
-        on_corruption: function that is called with the position of a corrupt frame, if the state or a name depends on the frame.
+        on_corruption: function to call with the position of a corrupt frame that the reader needs for a state or a name.
 
     Raises (all methods):
         DirectoryRefused: the directory is not readable, or another directory has replaced it.
@@ -100,9 +101,9 @@ class LogReader:
         """Open a data directory, which may have no records yet.
 
         Args:
-            path: path of the directory.
-            damaged: True for repair tools, which read a corrupt log: the frontier comes from the valid marks, and the end of the
-                log is not checked.
+            path: path of the data directory.
+            damaged: True to read a corrupt log, as repair tools do: the frontier comes from the valid marks, and the end of the log
+                is not checked.
 
         Raises:
             DirectoryRefused: the directory is not readable.
@@ -126,7 +127,8 @@ class LogReader:
         self._seen = DecidedEnd(0, 0, 0, 0, False)
         self._state_lock = _ReaderLock(self.path)
         self._state = LogState()
-        self._firsts: dict[int, tuple[int, int]] = {}  # topic number -> offset and time of the first record that is not trimmed
+        # Maps a topic number to the offset and the time of the topic's first record that is not trimmed.
+        self._firsts: dict[int, tuple[int, int]] = {}
         self._log = identity.log
         self._incarnation = identity.incarnation
 
@@ -148,7 +150,7 @@ class LogReader:
 
     @property
     def first(self) -> int:
-        """The first position of the log in this directory."""
+        """The first position of the log, which moves when the log is trimmed."""
         self._refresh()
         return self._catalog.start.first
 
@@ -177,21 +179,21 @@ class LogReader:
     def _refresh(self) -> tuple[DecidedEnd, ReadLimit]:
         with self._lock:
             live = self._live
-            # The check needs system calls, so with a valid live page it runs only once in `_CHECK_SAME_S`.
+            # If the live page is valid, the check runs only once in `_CHECK_SAME_S` seconds, because it needs system calls.
             if live is None or not live.valid or time.monotonic() >= self._same_at:
                 self._check_same(live)
                 live = self._live = open_live(self.path)
             found, indexed = self._watermark() if live is None or not live.valid else self._from_page(live)
-            # The watermark lags the live page. If the live page becomes invalid, the frontier must still not move back (C7).
+            # The frontier must not move back (C7), even if the live page becomes invalid and the older watermark is used.
             if found.position < self._seen.position or found.offset < self._seen.offset:
                 found = self._seen._replace(live=found.live)
             self._seen = found
             return found, ReadLimit(found.position, indexed)
 
     def _check_same(self, live: LiveView | None) -> None:
-        """Check that no other directory has replaced the opened one.
+        """Check that no other directory has replaced the opened directory at its path.
 
-        Without this check, a reader of a replaced directory would wait without limit, because its mapped page never changes again.
+        Without this check, a reader could wait without limit, because the mapped live page of a replaced directory never changes.
         """
         self._same_at = time.monotonic() + _CHECK_SAME_S
         if live is not None and live.inode == page.inode_of(self.path):
@@ -207,7 +209,7 @@ class LogReader:
             )
 
     def _from_page(self, live: LiveView) -> tuple[DecidedEnd, int]:
-        # The gateway stores the words in the reverse order, so each word is at least as new as the words that are read before it.
+        # The gateway stores the words in the reverse order, so each word is at least as new as the words that are read earlier.
         words = live.fields
         indexed = words[page.INDEXED_POSITION]
         tick_time = words[page.TICK_TIME]
@@ -216,7 +218,7 @@ class LogReader:
         position = words[page.FRONTIER_POSITION]
         generation, segment = words[page.GENERATION], words[page.SEGMENT]
         begin = words[page.START_OFFSET]
-        # With a new generation, a mapped file may be obsolete. A new segment or start changes only the list of files.
+        # If the generation has changed, mapped files may be obsolete. A new segment or start changes only the list of files.
         if generation != self._generation:
             self._catalog.remap()
         elif segment != self._segment or begin != self._begin:
@@ -229,15 +231,15 @@ class LogReader:
         self._catalog.refresh()
         firsts = self._catalog.firsts
         if stored is None and firsts:
-            stored = read_hard_state(self.path)  # a gateway may have created the hard state and a segment between the two reads
+            stored = read_hard_state(self.path)  # a new gateway may have created the hard state after the first read
         check_hard_state(self.path, stored, firsts, self._log)
         if stored is None or not firsts:
             return DecidedEnd(0, 0, 0, 0, False), 0
-        # Without this check, a log whose last segment is missing would look like a shorter log.
+        # A log without its last segment would look like a shorter valid log, so the end is checked.
         if not self._damaged:
             check_end(self.path, firsts, stored.segment)
         mark = newest_mark(self.path, stored.mark, firsts)
-        # The mark can lag the frontier that this reader has already seen in the live page.
+        # The watermark in the mark can be older than the frontier that this reader has already seen in the live page.
         if mark.frontier_position <= self._seen.position:
             return self._seen, 0
         upto = ReadLimit(mark.frontier_position, 0)
@@ -255,7 +257,7 @@ class LogReader:
     # State and names
 
     def state(self) -> LogState:
-        """Return the LogState at the frontier. Callers must not change the object; it never changes later."""
+        """Return the LogState at the frontier. The object never changes later, and callers must not change it."""
         with self._state_lock, self._reporting_corruption():
             _, upto = self._refresh()
             if self._state.position < upto.position:
@@ -275,13 +277,13 @@ class LogReader:
                 return replay(state.copy(), self.positions(state.position + 1, upto.position))
             except Damaged:
                 if newest_snapshot(self.path, upto.position).position <= state.position + 1:
-                    raise  # no snapshot after the corruption exists, so the state cannot be computed
-        # A snapshot can replace many frames, or frames that are corrupt.
+                    raise  # the state cannot be computed, because no later snapshot includes the corrupt frames
+        # The newest snapshot is used instead of many frames, or instead of corrupt frames.
         state = max(state, newest_snapshot(self.path, upto.position).state, key=lambda one: one.position)
         return replay(state.copy(), self.positions(state.position + 1, upto.position))
 
     def name_of(self, kind: Kind, number: int) -> str:
-        """Return the name that a frame of `kind` registered for a number, also for a deleted producer; empty for number 0."""
+        """Return the name that a frame of `kind` registered for `number`, even for a deleted producer; empty for number 0."""
         with self._names_lock, self._reporting_corruption():
             return self._names.of(kind, number, self._refresh()[1])
 
@@ -305,13 +307,12 @@ class LogReader:
     def topics(self) -> list[Topic]:
         """Return the topics at the frontier.
 
-        The numbers of records and bytes include trimmed records. Offset and time of the first record ignore trimmed records; they
-        are
-        -1 and 0 if no record is left.
+        The numbers of records and bytes include trimmed records. The offset and the time of the first record do not: they are those
+        of the first record that is left, or -1 and 0 if no record is left.
         """
         known = self.state()
         begin = self.start
-        # The state has the first record of each topic. If it was trimmed, the first remaining record must be searched.
+        # If the first record of a topic, which the state contains, was trimmed, the first remaining record must be searched.
         old = {number for number, topic in known.topics.items() if 0 <= topic.first_offset < begin}
         lost = {number for number in old if known.topics[number].last_offset < begin}
         wanted = {number for number in old - lost if self._firsts.get(number, _NO_RECORD)[0] < begin}
@@ -329,7 +330,7 @@ class LogReader:
         ]
 
     def _find_firsts(self, begin: int, end: int, wanted: set[int]) -> None:
-        with contextlib.suppress(Damaged):  # `topics` returns the start of the log for a topic whose first record is not found
+        with contextlib.suppress(Damaged):  # without the first record of a topic, `topics` returns the start of the log
             for _, rows in self.batches(begin, end):
                 numbers, at = np.unique(rows["topic"], return_index=True)
                 for number, row in zip(numbers.tolist(), rows[at], strict=True):
@@ -364,12 +365,12 @@ class LogReader:
             raise UsageError(f"the range [{start}, {end}) ends before it begins")
 
     def batches(self, start: int, end: int) -> Iterator[tuple[SegmentView, Rows]]:
-        """Yield the index rows of all batches with records in [start, end), in order: chunks of rows, each with its segment."""
+        """Yield the index rows of all batches with records at offsets [start, end), in order, as pairs of a segment and a chunk."""
         self.check_range(start, end)
         return self._locked(self._catalog.batches(start, end, self._refresh()[1]))
 
     def positions(self, start: int, last: int) -> Iterator[tuple[SegmentView, Rows]]:
-        """Yield the index rows of all decided positions from `start` to `last`, in order: chunks of rows, each with its segment."""
+        """Yield the index rows of all decided positions from `start` to `last`, in order, as pairs of a segment and a chunk."""
         return self._locked(self._catalog.positions(start, last, self._refresh()[1]))
 
     def _locked(self, found: Iterator[Item]) -> Iterator[Item]:
@@ -382,14 +383,14 @@ class LogReader:
             yield item
 
     def find(self, producer: int, first_sequence: int, count: int = 1) -> int | None:
-        """Return the offset of the record with a producer's number and the sequence `first_sequence`.
+        """Return the offset of the record that producer number `producer` sent with the sequence `first_sequence`.
 
-        Return None unless the log has the `count` records from that sequence on, at consecutive offsets.
+        Return None if the log does not have `count` records from that sequence on, at consecutive offsets.
         """
         return self.find_all([SequenceRun(producer, first_sequence, count)])[0]
 
     def find_all(self, runs: Sequence[SequenceRun]) -> list[int | None]:
-        """As `find`, for many runs in one pass over the index."""
+        """Return the result of `find` for each run, in one pass over the index."""
         _, upto = self._refresh()
         return offsets_of(runs, self._newest_first(upto), self._catalog.start.offset)
 
@@ -403,13 +404,13 @@ class LogReader:
             with self._lock:
                 first = self._catalog.before(first)
         with self._lock:
-            self._catalog.check_begin()  # a record that was not found may be in a missing first segment
+            self._catalog.check_begin()  # raises an error if the first segment, which may have the record, is missing
 
     def offset_for_time(self, time_us: int) -> int:
-        """Return the offset of the first record whose timestamp (us, UTC) is at or after a time; the frontier if there is none.
+        """Return the offset of the first record whose timestamp is at or after `time_us` (UTC); the frontier if there is none.
 
         Raises:
-            Damaged: the batch with the record is corrupt.
+            Damaged: the batch with this record is corrupt.
         """
         frontier, upto = self._refresh()
         with self._lock:
@@ -418,7 +419,7 @@ class LogReader:
         while 0 < first <= upto.position:
             with self._lock:
                 sealed = self._catalog.sealed(first)
-                # The header of a sealed index has the largest timestamp of the segment, so an older segment needs no read of rows.
+                # An older segment needs no read of rows, because the header of a sealed index has the segment's largest timestamp.
                 if sealed is not None and sealed.max_timestamp < time_us:
                     first += sealed.rows  # first position of the next segment
                     continue
@@ -428,7 +429,7 @@ class LogReader:
                 if len(hits):
                     with self._lock:
                         view, row = self._catalog.at_time(view, rows[hits[0]], time_us, upto)
-                    # The row has only the largest timestamp of the batch, so the timestamps in the body determine the record.
+                    # The record is found in the body, because the row has only the largest timestamp of the batch.
                     times = decode_batch(view.frame(row).body).column(2).cast(pa.int64())
                     return int(row["offset"]) + int(np.argmax(times.to_numpy() >= time_us))
             if damage is not None:
@@ -439,7 +440,7 @@ class LogReader:
     def ticks(self, start: int, end: int) -> list[tuple[int, int, int]]:
         """Return the ticks at offsets `start` to `end`, inclusive, as (number, time us, offset).
 
-        The offset of a tick is that of the first record after it, so the tick follows all records with lower offsets.
+        A tick has the offset of the first record after it, so the tick follows all records with lower offsets.
         """
         self.check_range(start, end)
         found: list[tuple[int, int, int]] = []
@@ -460,29 +461,29 @@ class LogReader:
         """Split [start, end) at batch boundaries for parallel reads, into about `splits` ranges or ranges of about `split_bytes`.
 
         Raises:
-            UsageError: `split_bytes` or `splits` is not above 0, or as `check_range`.
-            OffsetOutOfRange: as `check_range`.
+            UsageError: `split_bytes` or `splits` is not above 0, or the range is invalid.
+            OffsetOutOfRange: the range starts below the start of the log, or ends above the frontier.
         """
         check_parts(split_bytes, splits)
         self.check_range(start, end)
         known = topics is None or self.topic_numbers(topics)
         with self._lock:
-            # For a range over many segments, the file sizes are precise enough, and a read of all index rows would take long.
+            # A range over many segments is split by file sizes, because a read of all its index rows would take too long.
             found = self._catalog.split_at_segments(start, end, split_bytes, splits, self._refresh()[1]) if known else None
         return found or split_range(start, end, list(self.rows(start, end, topics)), split_bytes, splits)
 
     def rows(self, start: int, end: int, topics: Sequence[str] | None = None) -> Iterator[Rows]:
-        """Yield the index rows of the batches of `topics` (None: all) with records in [start, end), in order and in chunks."""
+        """Yield chunks of the index rows of the batches of `topics` (None: all) with records at offsets [start, end), in order."""
         pick = self.picking(topics)
         for _, rows in self.batches(start, end):
             yield pick(rows)
 
     def picking(self, topics: Sequence[str] | None) -> Callable[[Rows], Rows]:
-        """Return a function that selects the index rows of these topics (None: all rows)."""
+        """Return a function that selects the index rows of `topics` (None: all rows)."""
         return (lambda rows: rows) if topics is None else topic_number_filter(self.topic_numbers(topics))
 
 
 def topic_number_filter(numbers: Collection[int]) -> Callable[[Rows], Rows]:
-    """Return a function that selects the index rows with one of these topic numbers."""
+    """Return a function that selects the index rows whose topic number is in `numbers`."""
     wanted = np.array(sorted(numbers), dtype=np.uint32)
     return lambda rows: rows[np.isin(rows["topic"], wanted)]

@@ -1,8 +1,8 @@
 """Scan: reads committed records from index rows and mapped frames into Arrow batches.
 
 Python code runs once for each frame or output batch, never for each record. The columns of a large frame are views of the segment.
-Small frames are joined into larger batches, because many small batches would slow readers down. Every read checks the CRC of each
-body.
+Small frames are joined into larger batches, because many small batches would slow readers down. A scan checks the CRC of each body
+that it reads.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ from tutti.log.read.segment_view import SegmentView
 _BODY = {name: index for index, name in enumerate(BATCH_SCHEMA.names)}
 _NAMED = {"topic": (Kind.TOPIC, "topic"), "producer": (Kind.EPOCH, "producer"), "gateway": (Kind.ROSTER, "origin")}
 _POSITION = struct.Struct("<Q")
-_GAP_BYTES_MAX = 64 * limits.KIB  # up to this size, a read across a gap between frames is faster than a second read
-_PAYLOAD = struct.Struct("<HIII")  # fields of a frame header: progress length, body length, raw length, body CRC
+_GAP_BYTES_MAX = 64 * limits.KIB  # largest gap between two frames for which one read across the gap is faster than two reads
+_PAYLOAD = struct.Struct("<HIII")  # fields in a frame header: progress length, body length, raw length, body CRC
 
 
 def scan(
@@ -43,27 +43,27 @@ def scan(
     bytes_max: int = limits.READ_BATCH_BYTES_MAX,
     sequential: bool = False,
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the committed records of [start, end) in offset order.
+    """Yield the committed records at offsets [start, end), in order.
 
     The first batches are small and are read without read-ahead, so that a lookup of a single record is fast.
 
     Args:
-        reader: reader of the directory.
-        start, end: offsets, up to the frontier.
-        topics: topic names, or None for all. Unknown topics have no records.
-        columns: names from `tutti.data.frames.columns.COLUMNS`, or None for all.
-        rows_max: limit of records per batch.
-        bytes_max: limit of the bytes of frames that are joined into one batch; a larger frame is a batch of its own.
-        sequential: True if the caller has read the records before `start`, and the first batches can be large, too.
+        reader: reader of the data directory or lane.
+        start, end: first offset, and offset after the last record, at most the frontier.
+        topics: names of the topics to read, or None for all topics. A topic that does not exist has no records.
+        columns: names of the columns to return (`tutti.data.frames.columns.COLUMNS`), or None for all columns.
+        rows_max: maximum number of records in a batch.
+        bytes_max: maximum number of bytes of frames that are joined into one batch. A larger frame becomes a separate batch.
+        sequential: True if the caller reads a long range in order, so that even the first batches can be large.
 
     Raises:
         UsageError, OffsetOutOfRange: a column is unknown, or the log lacks the range; raised when the first batch is requested.
-        Damaged: a body fails its CRC; raised after all records before the body.
+        Damaged: a body fails its CRC; raised after all records before this body.
     """
     chosen = check_columns(columns)
     schema = schema_of(chosen)
     pick = reader.picking(topics)
-    # A sequential reader will read all records, so small first batches would only cost throughput.
+    # A sequential reader gets large batches at once, because it reads all records and small batches only reduce throughput.
     firsts = () if sequential else limits.READ_FIRST_BYTES
     group_limits, made = _group_limits(firsts, bytes_max), _sizes(firsts, bytes_max)
     for view, rows in reader.batches(start, end):
@@ -72,14 +72,15 @@ def scan(
             some = wanted[low:high]
             ranges = _byte_ranges(some)
             if alone or len(ranges) > 1:
+                # All ranges are requested before the first wait, so that the device reads them in parallel.
                 for first, last in ranges:
-                    view.segment.prefetch(first, last)  # all ranges are requested first, so that the device reads them in parallel
+                    view.segment.prefetch(first, last)
             for first, last in ranges:
                 view.segment.populate(first, last)
             for joined, bodies in _joined(view, some, made):
                 for part in _cut(reader, joined, bodies, start, end, rows_max):
                     yield part.batch(chosen, schema)
-            # The caller has finished with these frames. One release of the whole span is faster than one for each range.
+            # The caller no longer needs these frames. One release of the whole span is faster than a release of each range.
             view.segment.release(min(first for first, _ in ranges), max(last for _, last in ranges))
 
 
@@ -87,9 +88,9 @@ class _GroupLimit(NamedTuple):
     """Limits of one group of frames that are read together.
 
     Attributes:
-        size: number of bytes.
-        ranges: number of separate byte ranges.
-        alone: True to read exactly these ranges, without read-ahead.
+        size: maximum number of bytes in the group.
+        ranges: maximum number of separate byte ranges in the group.
+        alone: True to read exactly these byte ranges, without read-ahead.
     """
 
     size: int
@@ -98,21 +99,21 @@ class _GroupLimit(NamedTuple):
 
 
 def _group_limits(firsts: Sequence[int], most: int) -> Iterator[_GroupLimit]:
-    """Return the limits of all groups, in order: small groups with the sizes `firsts`, then groups of up to `most` bytes."""
+    """Return the limits of all groups, in order: first small groups with the sizes in `firsts`, then groups of `most` bytes."""
     few = [_GroupLimit(min(size, most), limits.READ_FIRST_POSITIONS, alone=True) for size in firsts]
     return chain(few, repeat(_GroupLimit(most, limits.READ_BATCH_ROWS_MAX, alone=False)))
 
 
 def _sizes(firsts: Sequence[int], most: int) -> Iterator[int]:
-    """Return the byte limits of all batches, in order: the sizes `firsts`, then `most` for each further batch."""
+    """Return the byte limits of all batches, in order: first the sizes in `firsts`, then `most` for each further batch."""
     return chain([min(size, most) for size in firsts], repeat(most))
 
 
 def _groups(rows: Rows, rows_max: int, group_limits: Iterator[_GroupLimit]) -> Iterator[tuple[int, int, bool]]:
-    """Yield groups of frames that are read together, as (first row, end row, alone). Each group takes its limits from
-    `group_limits`.
+    """Divide frames into groups that are read together, and yield (first row, end row, alone) for each group.
 
-    A group becomes one batch, unless its frames are compressed and exceed the limit of the batch when decompressed.
+    The limits of the groups come from `group_limits`, in order. A group becomes one batch, unless its frames are compressed and
+    exceed the limit of the batch when they are decompressed.
     """
     low = count = size = ranges = 0
     group_limit = _GroupLimit(0, 0, alone=False)
@@ -131,7 +132,7 @@ def _groups(rows: Rows, rows_max: int, group_limits: Iterator[_GroupLimit]) -> I
 
 
 def _gaps(starts: npt.NDArray[np.integer[Any]], ends: npt.NDArray[np.integer[Any]]) -> npt.NDArray[np.bool_]:
-    """Return an array that has True for each frame, except the first, that is too far from the previous one for a joint read."""
+    """For each frame except the first, return True if it is too far from the previous frame for one read of both."""
     between: npt.NDArray[np.bool_] = np.abs(starts[1:].astype(np.int64) - ends[:-1].astype(np.int64)) > _GAP_BYTES_MAX
     return between
 
@@ -139,18 +140,19 @@ def _gaps(starts: npt.NDArray[np.integer[Any]], ends: npt.NDArray[np.integer[Any
 def _byte_ranges(rows: Rows) -> list[tuple[int, int]]:
     """Return the byte ranges of frames in a segment. Frames that are near each other share a range.
 
-    Large gaps can lie between the frames of one topic, and between batches that several tasks staged in parallel.
+    Large gaps occur between the frames of one topic, and between batches that several tasks staged in parallel.
     """
-    # The batches of a TXN can be in any order in the segment, so starts and ends are sorted.
+    # Starts and ends are sorted, because the batches of a TXN can be in any order in the segment.
     starts, ends = np.sort(rows["file_position"]), np.sort(rows["file_position"] + rows["size"])
     apart = np.flatnonzero(_gaps(starts, ends))
     return list(zip(starts[[0, *(apart + 1)]].tolist(), ends[[*apart, -1]].tolist(), strict=True))
 
 
 def _joined(view: SegmentView, rows: Rows, sizes: Iterator[int]) -> Iterator[tuple[Rows, list[pa.RecordBatch]]]:
-    """Yield the frames of a group as (rows, bodies), so that each item becomes one batch. Each item takes its limit from `sizes`.
+    """Divide the frames of a group into output batches, and yield (rows, bodies) for each batch.
 
-    The size of a compressed frame is known only after its decompression, so one frame beyond the limit may be in memory.
+    The byte limits of the batches come from `sizes`, in order. The size of a compressed frame is known only after its
+    decompression, so one frame beyond the limit may be in memory.
 
     Raises:
         Damaged: a frame is corrupt; raised after all frames before it.
@@ -164,10 +166,10 @@ def _joined(view: SegmentView, rows: Rows, sizes: Iterator[int]) -> Iterator[tup
         try:
             body, compressed = _body(view, file_position, position, count)
         except Damaged as error:
-            # The error waits until the records before the corruption are yielded.
+            # The error is raised only after the records before the corruption are yielded.
             damage = error
             break
-        # The limit is for the memory of a batch, but the index has only the compressed size of a frame.
+        # The limit is for the memory of a batch, so the decompressed size counts, which the index does not contain.
         if compressed:
             size = body.get_total_buffer_size()
         if bodies and buffered + size > size_max:
@@ -187,7 +189,7 @@ def _cut(reader: LogReader, rows: Rows, bodies: list[pa.RecordBatch], start: int
     """Yield the records of the frames that are in the range [start, end), in parts of at most `rows_max` records."""
     skip = np.maximum(start - rows["offset"], 0)
     keep = np.minimum(end - rows["offset"], rows["count"]) - skip
-    # Groups respect the limit of records, so only a single frame can exceed it, and such a frame is split.
+    # Groups of several frames respect the limit of records, so only a single frame can exceed the limit and must be split.
     if len(bodies) == 1:
         first, last = int(skip[0]), int(skip[0] + keep[0])
         for at in range(first, last, rows_max):
@@ -195,13 +197,13 @@ def _cut(reader: LogReader, rows: Rows, bodies: list[pa.RecordBatch], start: int
             yield _Part(reader, rows, [bodies[0].slice(at, count)], np.array([at]), np.array([count]))
         return
     for at in (0, -1):
-        if keep[at] != rows["count"][at]:  # only the first and the last frame can lie partly outside the range
+        if keep[at] != rows["count"][at]:  # only the first and the last frame can be partly outside the range
             bodies[at] = bodies[at].slice(int(skip[at]), int(keep[at]))
     yield _Part(reader, rows, bodies, skip, keep)
 
 
 class _Part:
-    """Some frames, or a slice of one frame, that become one output batch."""
+    """The content of one output batch: several frames, or a slice of one frame."""
 
     def __init__(
         self,
@@ -211,12 +213,12 @@ class _Part:
         skip: npt.NDArray[np.int64],
         counts: npt.NDArray[np.int64],
     ) -> None:
-        """Combine the frames of `rows`.
+        """Collect the frames of `rows` for one output batch.
 
         Args:
             bodies: records of each frame, without records outside the requested range.
-            skip: number of leading records that were removed from each body.
-            counts: number of records that remain in each body.
+            skip: for each body, the number of leading records that were removed.
+            counts: for each body, the number of records that remain.
         """
         self._reader = reader
         self._rows = rows
@@ -244,7 +246,7 @@ class _Part:
         return _int64(np.repeat(self._rows[name].astype(np.int64), self._counts))
 
     def _names(self, kind: Kind, numbers: npt.NDArray[Any]) -> pa.Array[Any]:
-        # A lookup takes much longer than an array operation, so each distinct number is looked up only once.
+        # Each distinct number is looked up only once, because a lookup takes much longer than an array operation.
         distinct, codes = np.unique(numbers, return_inverse=True)
         names = [self._reader.name_of(kind, int(number)) for number in distinct]
         if len(names) == 1:
@@ -260,7 +262,7 @@ def _body(view: SegmentView, file_position: int, position: int, count: int) -> t
         raise Damaged(
             f"{view.path} ends at byte {len(data)}, before position {position}; see `tutti log verify {view.directory}`", position
         )
-    # The fields are read directly from the header, because a full decode would create an object for each frame.
+    # The needed fields are read directly from the header, because a full decode would create an object for each frame.
     progress_length, length, _, crc = _PAYLOAD.unpack_from(data, file_position + 70)
     progress_at = file_position + HEADER_SIZE
     body_at = progress_at + padded(progress_length)
@@ -288,11 +290,11 @@ def _body(view: SegmentView, file_position: int, position: int, count: int) -> t
 
 
 def _counting(starts: npt.NDArray[np.int64], counts: npt.NDArray[np.int64]) -> pa.Array[Any]:
-    """Return an array of numbers: for each start, the given count of consecutive numbers from that start on."""
+    """For each start and count, return `count` consecutive numbers from `start` on, all in one array."""
     total = int(counts.sum())
     before = np.cumsum(counts) - counts
     ramps = starts - before
-    # If each run continues the previous one, as for consecutive frames, one `arange` gives the whole array.
+    # If the numbers continue from each start to the next, as for consecutive frames, one `arange` gives the whole array.
     if (ramps == ramps[0]).all():
         return _int64(np.arange(ramps[0], ramps[0] + total, dtype=np.int64))
     return _int64(np.repeat(ramps, counts) + np.arange(total, dtype=np.int64))

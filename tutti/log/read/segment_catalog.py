@@ -1,7 +1,7 @@
 """Catalog: returns the index rows of all segments up to the frontier, even if index files are missing or corrupt.
 
-An index row is missing if the gateway or the host crashed before it was written, or if the index file is corrupt. The catalog then
-rebuilds the row from its frame, in memory. A reader never writes to a file.
+An index row is missing if the gateway or the host crashed before the row was written, or if the index file is corrupt. The catalog
+rebuilds a missing row from its frame, in memory. A reader never writes to a file.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ class _SegmentRows(NamedTuple):
 
     Attributes:
         trusted: rows from the index of the segment.
-        rebuilt: rows that were rebuilt from frames; their positions follow those of `trusted`.
-        damage: first corruption in the segment.
-        later_damage: first corruption in later segments.
-        view: position of the last VIEW frame in later segments, before `later_damage`; 0 if there is none.
+        rebuilt: rows that were rebuilt from frames, whose positions follow the positions of `trusted`.
+        damage: first corruption in the segment, or None.
+        later_damage: first corruption in later segments, or None.
+        view: position of the last VIEW frame in later segments before `later_damage`; 0 if there is none.
     """
 
     trusted: Rows
@@ -49,11 +49,11 @@ class _SegmentRows(NamedTuple):
 
 
 class _LaterFrames(NamedTuple):
-    """Content of later segments.
+    """Frames in later segments that decide which batches of a segment are void.
 
     Attributes:
-        aborts: the readable ABORT frames.
-        damage: the first corruption.
+        aborts: the readable ABORT frames in later segments.
+        damage: the first corruption in later segments, or None.
         view: position of the last VIEW frame before the corruption; 0 if there is none.
     """
 
@@ -63,15 +63,15 @@ class _LaterFrames(NamedTuple):
 
 
 class Catalog:
-    """The index rows of a log. Not thread-safe: callers hold a lock.
+    """Returns the index rows of a log. Not thread-safe: callers must hold a lock.
 
-    A segment is identified by its first position and not by an index into the list of segments. The list can change at each
-    refresh, because files appear (growth, repair) and disappear (trim, loss).
+    Methods identify a segment by its first position and not by an index into the list of segments, because the list can change at
+    each refresh: files appear (growth, repair) and disappear (trim, loss).
 
     Attributes:
-        firsts: first positions of the existing segments, in order. A refresh creates a new list and never modifies the old one.
+        firsts: first positions of the existing segments, in order. A refresh creates a new list and never modifies the old list.
         start: start of the log, as stored in the directory.
-        shortened: True if the log was trimmed since the catalog was opened.
+        shortened: True if a trim has removed segments after the catalog was opened.
     """
 
     def __init__(self, directory: str) -> None:
@@ -81,15 +81,14 @@ class Catalog:
         self.start = LogStart()
         self.shortened = False
         self._views: OrderedDict[int, SegmentView] = OrderedDict()
-        self._offsets: dict[int, int] = {}  # first position of a segment without a sealed index -> its first offset
-        self._sealed: dict[int, Sealed] = {}  # first position of a segment -> header of its sealed index, which never changes
+        self._offsets: dict[int, int] = {}  # maps the first position of a segment without a sealed index to its first offset
+        self._sealed: dict[int, Sealed] = {}  # maps the first position of a segment to the header of its sealed index
         self.refresh()
 
     def refresh(self) -> bool:
         """List the segments again. Return True if the list changed."""
         existing = list_positions(self.directory, "seg")
-        # A trim moves the start before it removes files.
-        # A start that is read after the listing therefore excludes all removed files.
+        # The start is read after the listing, because a trim first moves the start and then removes files.
         self.start = read_start(self.directory)
         firsts = [first for first in existing if first >= self.start.first]
         changed = firsts != self.firsts
@@ -101,12 +100,12 @@ class Catalog:
         return changed
 
     def remap(self) -> None:
-        """List and map the segments again, because other files may now have the names of segments without decided frames."""
+        """List and map the segments again, because new files can have the names of segments that had no decided frames."""
         self._views.clear()
         self.refresh()
 
     def close(self) -> None:
-        """Release the mapped files. A mapping stays alive as long as a returned batch uses it."""
+        """Release the mapped files. A mapping that a returned batch uses stays alive until the batch is deleted."""
         self._views.clear()
 
     def view(self, first: int) -> SegmentView:
@@ -120,13 +119,13 @@ class Catalog:
         if view is None:
             view = self._views[first] = self._opened(first)
             if len(self._views) > limits.SEGMENTS_MAPPED_MAX:
-                # The least recently used view is dropped. Returned batches that use its mapping keep the mapping alive.
+                # The least recently used view is dropped. Its mapping stays alive if a returned batch uses the mapping.
                 self._views.popitem(last=False)
         self._views.move_to_end(first)
         return view
 
     def _opened(self, first: int) -> SegmentView:
-        # The list may lack a new file, and a trim can remove a listed file at any time, so both cases refresh the list.
+        # The list of segments is refreshed if it lacks a new file, or if a trim has removed a listed file.
         if self._has(first) or (self.refresh() and self._has(first)):
             with suppress(FileNotFoundError):
                 return SegmentView(self.directory, first)
@@ -139,9 +138,7 @@ class Catalog:
         return self.holding_position(first) == first
 
     def holding_position(self, position: int) -> int:
-        """Return the last segment that begins at or before a position, which is the only one that can hold it; 0 if there is
-        none.
-        """
+        """Return the segment that can hold `position`: the last one that begins at or before it; 0 if there is none."""
         at = bisect_right(self.firsts, position)
         return self.firsts[at - 1] if at else 0
 
@@ -155,7 +152,7 @@ class Catalog:
         return self.firsts[at] if at < len(self.firsts) else 0
 
     def check_begin(self) -> None:
-        """Check that the first segment exists. Callers do so when their search has reached the start of the log.
+        """Check that the first segment of the log exists. Callers use this check when a search has reached the start of the log.
 
         Raises:
             Damaged: the first existing segment begins after the start of the log.
@@ -164,7 +161,7 @@ class Catalog:
             raise segment_missing(self.directory, self.start.first, self.firsts[0])
 
     def last_of(self, first: int, upto: ReadLimit) -> int:
-        """Return the last decided position of a segment; a position below its first one if no frame of it is decided."""
+        """Return the last decided position of a segment. If no frame of the segment is decided, the result is below `first`."""
         following = self.after(first)
         return min(upto.position, following - 1) if following else upto.position
 
@@ -172,7 +169,7 @@ class Catalog:
         """Return the rows of all decided frames of a segment, in order, as a list of up to two arrays.
 
         Raises:
-            Damaged: a decided frame is corrupt, and the index does not have its row.
+            Damaged: a decided frame is corrupt, and the index does not have the row of the frame.
         """
         found, damage = self.readable_rows(first, upto)
         if damage is not None:
@@ -180,7 +177,7 @@ class Catalog:
         return found
 
     def readable_rows(self, first: int, upto: ReadLimit) -> tuple[list[Rows], Damaged | None]:
-        """As `rows`, but instead of raising an error, return the rows before the corruption, and the corruption.
+        """Return the rows of the decided frames before the first corruption in a segment, and this corruption or None.
 
         Corrupt frames may include an ABORT, so a rebuilt row before the corruption may describe a void batch as visible.
         """
@@ -188,17 +185,17 @@ class Catalog:
         return [part for part in (loaded.trusted, loaded.rebuilt) if len(part)], loaded.damage
 
     def certain_rows(self, first: int, upto: ReadLimit) -> tuple[list[Rows], Damaged | None]:
-        """As `readable_rows`, but without rows of batches that an unreadable ABORT may have voided. If rows are left out, return
-        the corruption that may include that ABORT.
+        """Return the rows of `readable_rows`, without rows of batches that an unreadable ABORT may have voided.
 
-        An ABORT voids only batches after the last VIEW frame, within the limit of undecided frames (design, 4.4).
+        If rows are left out, also return the corruption that may include this ABORT. An ABORT voids only batches after the last
+        VIEW frame before the ABORT, within the limit of undecided frames (design, 4.4).
         """
         loaded = self._load(first, upto)
         rebuilt, damage = loaded.rebuilt, loaded.damage
         hiding = damage or loaded.later_damage
         if hiding is not None and len(rebuilt):
             views = rebuilt["position"][(rebuilt["kind"] == Kind.VIEW) & (rebuilt["position"] < hiding.position)]
-            # Rows up to this position are certain: no ABORT in the corrupt part can void batches so far before it.
+            # An ABORT in the corrupt part can void only batches after this position, so earlier rows are certain.
             settled = max([loaded.view, hiding.position - limits.UNDECIDED_FRAMES_MAX - 1, *views[-1:].tolist()])
             known = rebuilt[rebuilt["position"] <= settled]
             if len(known) < len(rebuilt):
@@ -210,16 +207,16 @@ class Catalog:
         if last < view.first:
             return _SegmentRows(no_rows(), no_rows())
         rows = view.trusted_rows(last, upto)
-        # Usually the index has all rows, and no frame must be scanned.
+        # If the index has all rows, as usual, no frame must be scanned.
         if view.first + len(rows) > last:
             return _SegmentRows(rows, no_rows())
         try:
             walked = view.scan(rows, last)
-            # If the gateway has begun a new segment since the last listing, `last` was computed without it and is too high.
+            # `last` is too high if the gateway has begun a new segment after the list of segments was read.
             if walked.position <= last and self.refresh():
                 return self._load(first, upto)
             offset, tick = self._before(first, rows, upto)
-            # An ABORT in a later segment can void batches of this one, so the rebuilt rows depend on later segments.
+            # The rebuilt rows depend on later segments, because an ABORT in a later segment can void batches of this segment.
             later = self._scan_later(first, last, upto)
         except Damaged as error:
             return _SegmentRows(rows, no_rows(), error)
@@ -228,7 +225,7 @@ class Catalog:
         return _SegmentRows(rows, rebuilt, damage, later.damage, 0 if damage else later.view)
 
     def _before(self, first: int, rows: Rows, upto: ReadLimit) -> tuple[int, int]:
-        """Return the offset after `rows`, the first rows of a segment, and the number of the last tick up to there."""
+        """Return the offset after the last record in `rows`, the first rows of a segment, and the number of the last tick there."""
         if not len(rows):
             before = self.before(first)
             if not before:
@@ -238,7 +235,7 @@ class Catalog:
         return int(last["offset"]) + int(last["count"]), int(last["tick"])
 
     def _before_all(self, first: int) -> tuple[int, int]:
-        """As `_before`, for the first segment of the log if it has no rows: the values come from the snapshot at its start.
+        """Return the first offset and the last tick before the first segment of the log, from the snapshot of this segment's start.
 
         Raises:
             OffsetOutOfRange: a trim has moved the start of the log.
@@ -249,7 +246,7 @@ class Catalog:
             return 0, 0
         snapshot = read_snapshot(self.directory, first)
         if snapshot is None:
-            # A trim may have removed the snapshot after the segments were listed, which is not a corruption.
+            # The snapshot is not corrupt or missing if a trim has removed it after the segments were listed.
             if first < self.start.first or self.refresh():
                 raise trimmed_error(self.start)
             raise Damaged(
@@ -259,7 +256,7 @@ class Catalog:
         return snapshot.state.next_offset, snapshot.state.tick
 
     def _scan_later(self, first: int, last: int, upto: ReadLimit) -> _LaterFrames:
-        """Return the ABORTs in later segments that can void batches up to position `last`."""
+        """Return the ABORTs in segments after `first` that can void batches up to position `last`, and their corruption."""
         found = _LaterFrames([])
         later = first
         while 0 < (later := self.after(later)) <= min(upto.position, last + limits.UNDECIDED_FRAMES_MAX):
@@ -279,22 +276,22 @@ class Catalog:
         return found
 
     def base(self, first: int, upto: ReadLimit) -> int:
-        """Return the first offset of a segment: that of its first record, or of the next record if it has none."""
+        """Return the first offset of a segment: the offset of its first record, or of the next record in the log if it has none."""
         found = self._offsets.get(first)
         if found is None:
             if (sealed := self.sealed(first)) is not None:
                 return sealed.offset
             rows, _ = self.readable_rows(first, upto)
-            # No row is decided or readable, so the segment counts as one after all offsets. The read reports a corruption.
+            # A segment without readable decided rows counts as a segment after all offsets. A later read reports its corruption.
             if not rows:
                 return 1 << 63
             found = self._offsets[first] = int(rows[0]["offset"][0])
         return found
 
     def holding(self, offset: int, upto: ReadLimit) -> int:
-        """Return the last segment whose first offset is at or below an offset, else the first segment; 0 for an empty log."""
+        """Return the last segment whose first offset is at or below `offset`, else the first segment; 0 for an empty log."""
         firsts = self.firsts
-        low, high = 0, bisect_right(firsts, upto.position)  # segments after the frontier can disappear at any time
+        low, high = 0, bisect_right(firsts, upto.position)  # without segments after the frontier, which can be removed any time
         while low < high:
             middle = (low + high) // 2
             if self.base(firsts[middle], upto) <= offset:
@@ -316,24 +313,25 @@ class Catalog:
             if not self.before(first):
                 self.check_begin()
                 return first
-            # The list now has an earlier segment, which appeared during the search, so the search is repeated.
+            # The search is repeated, because an earlier segment has appeared in the list during the search.
 
     def split_at_segments(
         self, start: int, end: int, split_bytes: int | None, splits: int | None, upto: ReadLimit
     ) -> list[Range] | None:
-        """Split a range at the starts of segments. Return None if the range, or a part of it, would cover too few segments.
+        """Split a range of offsets at the starts of segments, into parts of about equal estimated size.
 
-        The parts have about the same estimated size. Most segments have the same size, so the file sizes of a sample are used for
-        all of them. The first segment counts with the share of its records that is inside the range. The last segment may be far
-        from full, so its size is estimated from its records in the range and the average bytes per record.
+        Return None if the range, or a part of it, would cover too few segments. Most segments have the same size, so the function
+        reads only the file sizes of a sample of segments. The first segment counts with the share of its records that is inside the
+        range. The last segment may be far from full, so its size is estimated from the number of its records in the range and the
+        average bytes per record.
         """
         borders = [self.holding(offset, upto) for offset in (start, end - 1)]
-        firsts = self.firsts  # a refresh creates a new list, so this one stays constant
+        firsts = self.firsts  # constant during this call, because a refresh creates a new list
         first, last = (bisect_left(firsts, border) for border in borders)
         count = last - first
         if count < limits.PLAN_SEGMENTS_MAX:
             return None
-        # A log can have many thousands of segments, so only every `step`th file size is read.
+        # Only every `step`th file size is read, because a log can have many thousands of segments.
         step = -(-count // limits.PLAN_SEGMENTS_WEIGHED_MAX)
         some = [os.stat(segment_path(self.directory, position)).st_size for position in firsts[first:last:step]]
         sizes = np.append(np.repeat(np.asarray(some, np.int64), step)[:count], 0)
@@ -343,10 +341,10 @@ class Catalog:
         return split_at_segments(start, end, sizes, lambda at: self.base(firsts[first + at], upto), split_bytes, splits)
 
     def batches(self, start: int, end: int, upto: ReadLimit) -> Iterator[tuple[SegmentView, Rows]]:
-        """Yield the rows of all batches with records in [start, end), in order: chunks of rows, each with its segment.
+        """Yield the rows of all batches with records at offsets [start, end), in order, as pairs of a segment and a chunk of rows.
 
         Raises:
-            Damaged: as `rows`; raised after the rows before the corruption.
+            Damaged: a batch in the range is unreadable, or may be void; raised after all rows before it.
             OffsetOutOfRange: a trim removed records of the range.
         """
         first = self.entry(start, upto)
@@ -362,18 +360,21 @@ class Catalog:
                     some = part[chunk : min(chunk + _CHUNK, high)]
                     some = some[(some["count"] > 0) & (some["offset"] + some["count"] > start)]
                     yield from self._visible(view, some, start, end, upto)
-                # The range ends in this segment, so the next segment, which may be corrupt, is not opened.
+                # If the range ends in this segment, the next segment, which may be corrupt, is not opened.
                 if high < len(part) or int(offsets[-1]) + int(part["count"][-1]) >= end:
                     return
 
     def onward(
         self, first: int, upto: ReadLimit, rows: Callable[[int, ReadLimit], tuple[list[Rows], Damaged | None]] | None = None
     ) -> Iterator[tuple[SegmentView, list[Rows]]]:
-        """Yield all segments from `first` up to the frontier, each with the result of `rows` (default `readable_rows`).
+        """Yield all segments from `first` up to the frontier, each with the rows that the function `rows` returns for it.
+
+        Args:
+            rows: `readable_rows` or `certain_rows`; by default `readable_rows`.
 
         Raises:
-            Damaged: as `rows`, or a segment is missing; raised after the rows before it.
-            OffsetOutOfRange: a trim removed the segment.
+            Damaged: `rows` has returned a corruption, or a segment is missing; raised after all rows before it.
+            OffsetOutOfRange: a trim removed a segment.
         """
         while 0 < first <= upto.position:
             view = self.view(first)
@@ -382,11 +383,11 @@ class Catalog:
             if damage is not None:
                 raise damage
             invariant(parts, f"the segment at position {first} has no rows up to position {upto.position}, but is not corrupt")
-            # Positions have no gaps, so the next segment must begin directly after these rows.
+            # The next segment must begin directly after these rows, because positions have no gaps.
             first += sum(map(len, parts))
 
     def _visible(self, view: SegmentView, rows: Rows, start: int, end: int, upto: ReadLimit) -> Iterator[tuple[SegmentView, Rows]]:
-        """Yield `rows` with each TXN row replaced by the rows of its batches, as chunks of consecutive rows of one segment."""
+        """Replace each TXN row in `rows` by the rows of its batches, and yield the result as chunks, each from one segment."""
         if not (txns := np.flatnonzero(rows["kind"] == Kind.TXN).tolist()):
             yield view, rows
             return
@@ -396,7 +397,7 @@ class Catalog:
         for at in [*txns, len(rows)]:
             some = [(view, rows[done:at])]
             if at < len(rows):
-                # The batches of a TXN are at the positions where they were staged, which can be in earlier segments.
+                # The batches of a TXN can be in earlier segments, because they stay at the positions where they were staged.
                 for segment, part in txn_parts(view.frame(rows[at]), rows[at], self.firsts):
                     if not segment:
                         self.check_begin()
@@ -406,7 +407,7 @@ class Catalog:
                     batches = visible_rows(found[segment], segment, part)
                     inside = (batches["offset"] < end) & (batches["offset"] + batches["count"] > start)
                     some.append((self.view(segment), batches[inside]))
-            # Consecutive rows of one segment are joined, because a reader reads the frames of a chunk together.
+            # Consecutive rows of one segment are joined, because a reader reads all frames of a chunk together.
             for here, batch in some:
                 if not len(batch):
                     continue
@@ -423,16 +424,17 @@ class Catalog:
         """Return the header of a segment's index if the index is sealed, else None."""
         found = self._sealed.get(first)
         if found is None:
-            # Only sealed headers are cached, because an unsealed index may be sealed at any time.
+            # Only headers of sealed indexes are cached, because they never change, but an unsealed index may be sealed at any time.
             found = sealed_header(self.directory, first)
             if found is not None:
                 self._sealed[first] = found
         return found
 
     def at_time(self, view: SegmentView, row: np.void, time_us: int, upto: ReadLimit) -> tuple[SegmentView, np.void]:
-        """Return the segment and row of the batch with the first record at or after a time.
+        """Return the segment and the row of the first batch in `row` with a record at or after `time_us`.
 
-        `row` is that batch or a TXN; of a TXN, the first such batch is returned.
+        Args:
+            row: index row of a batch, or of a TXN, which makes several batches visible.
         """
         for where, rows in self._visible(view, np.array([row]), 0, 1 << 63, upto):
             hits = np.flatnonzero(rows["max_timestamp"] >= time_us)
@@ -445,10 +447,10 @@ class Catalog:
         )
 
     def positions(self, start: int, last: int, upto: ReadLimit) -> Iterator[tuple[SegmentView, Rows]]:
-        """Yield the rows of all positions from `start` to `last`, in order: chunks of rows, each with its segment.
+        """Yield the rows of all positions from `start` to `last`, in order, as pairs of a segment and a chunk of rows.
 
         Raises:
-            Damaged: as `rows`; raised after the rows before the corruption.
+            Damaged: a frame in the range is corrupt, and the index does not have its row; raised after all rows before it.
             OffsetOutOfRange: a trim removed positions of the range.
         """
         if 1 <= start < self.start.first <= last:
@@ -470,5 +472,5 @@ class Catalog:
 
 
 def trimmed_error(start: LogStart) -> OffsetOutOfRange:
-    """Return the error for a read below the start of the log, which names the first offset that can be read."""
+    """Return the error for a read below the start of the log. The error text contains the first offset that can be read."""
     return OffsetOutOfRange(f"the log begins at offset {start.offset}, and retention removed older records: start there or later")

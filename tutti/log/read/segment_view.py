@@ -21,10 +21,10 @@ from tutti.log.format.snapshot import newest_snapshot, rows_before
 
 
 class ReadLimit(NamedTuple):
-    """Limits of a lookup.
+    """Positions up to which a reader may read frames and index rows.
 
     Attributes:
-        position: position of the frontier.
+        position: last decided position.
         indexed: last position whose index row is written, according to the live page; 0 if unknown.
     """
 
@@ -51,22 +51,22 @@ class SegmentView:
         self._rebuilt: tuple[int, int, Rows] | None = None
 
     def trusted_rows(self, last: int, upto: ReadLimit) -> Rows:
-        """Return the trusted rows up to position `last`. The caller rebuilds the rows after them from frames."""
+        """Return the trusted rows up to position `last`. The caller must rebuild rows that the result lacks from frames."""
         count = last - self.first + 1
         if self._sealed is None and not self._corrupt:
             self._load_sealed()
         if self._sealed is not None:
             return self._sealed[:count]
-        # The gateway publishes the indexed position only after it has written the rows, so these rows are complete.
+        # Rows up to the indexed position are complete, because the gateway publishes this position only after it has written them.
         covered = 0 if self._corrupt else min(last, upto.indexed) - self.first + 1
         if covered > len(self._mapped):
-            # The file has grown since it was mapped.
+            # The file is mapped again, because it has grown after the last mapping.
             found = map_rows(self._index)
             self._mapped = found[1] if found is not None else no_rows()
         if 0 < covered <= len(self._mapped) and self._check_rows(covered):
             return self._mapped[:covered]
         if self._snapshot_rows is None:
-            # Without a live page, it is unknown which rows are written, but the CRC in a snapshot proves the rows before it.
+            # Without a live page, the reader trusts only the rows before a snapshot, because the snapshot contains their CRC.
             snapshot = newest_snapshot(self.directory, upto.position)
             prefix = rows_before(self.directory, snapshot) if snapshot.segment == self.first else None
             self._snapshot_rows = no_rows() if prefix is None else prefix
@@ -85,16 +85,16 @@ class SegmentView:
         if header is None:
             return
         mapped = map_rows(self._index)
-        # The CRC over all rows is checked only here, once for each view.
+        # `index_sealed` checks the CRC over all rows, once for each view.
         if mapped is not None and index_sealed(self._index, self.first) is not None:
             self._sealed = mapped[1][: header.rows]
         else:
-            self._corrupt = True  # sealed but corrupt: no row is trusted
+            self._corrupt = True  # no row of a sealed but corrupt index is trusted
 
     def scan(self, rows: Rows, last: int) -> FrameScan:
-        """Scan the frames after `rows` (the first rows of this segment) up to position `last`."""
+        """Scan the frames up to position `last`, from the first frame that has no row in `rows`, the first rows of this segment."""
         position = self.first + len(rows)
-        # Each read of a segment without an index needs the same scan, so the last scan is kept.
+        # The last scan is cached, because each read of a segment without an index needs the same scan.
         found = self._scanned
         if found is not None and found.first == position and found.position == last + 1:
             return found
@@ -103,13 +103,18 @@ class SegmentView:
             file_position, chain = before + int(rows["size"][-1]), self.segment.frame(before).header_crc
         else:
             file_position, chain = FRAMES_AT, read_header(self.directory, self.first).chain
-        # Rows need only headers, and each read of records checks the body, so this scan skips the bodies of batches.
+        # This scan skips the bodies of batches, because rows need only headers, and a read of records checks each body anyway.
         self._scanned = found = scan_frames(self.segment, file_position, position, chain, last=last, bodies_from=last + 1)
         return found
 
     def rebuild_rows(self, walked: FrameScan, aborts: list[Abort], offset: int, tick: int) -> Rows:
-        """Rebuild the index rows of scanned frames. `offset` and `tick` are those before the first frame."""
-        # Each read of a segment without an index needs the same rows, so the last result is kept.
+        """Rebuild the index rows of scanned frames.
+
+        Args:
+            offset: offset of the first record in the scanned frames.
+            tick: number of the last tick before the scanned frames.
+        """
+        # The last result is cached, because each read of a segment without an index needs the same rows.
         if self._rebuilt is not None and self._rebuilt[:2] == (walked.first, walked.position):
             return self._rebuilt[2]
         headers = walked.headers()
@@ -118,10 +123,10 @@ class SegmentView:
         return rows
 
     def frame(self, row: np.void) -> Frame:
-        """Return the frame of an index row after a check of its payload. The body of the frame is a view of the segment.
+        """Return the frame that an index row describes, after a check of the payload. The body is a view of the segment.
 
         Raises:
-            Damaged: the position of the frame differs from the row, or the payload fails its CRC.
+            Damaged: the frame has another position than the row, or the payload fails its CRC.
         """
         file_position, position = int(row["file_position"]), int(row["position"])
         try:

@@ -12,7 +12,7 @@ import numpy.typing as npt
 from tutti.log.format.index import STAGED, Rows
 
 _NONE = -1
-_POSITION = 1 << 62  # bit that marks the result for a staged batch, which is a position and not an offset
+_POSITION = 1 << 62  # bit that marks a result that is a position and not an offset, for a run in a staged batch
 
 
 class SequenceRun(NamedTuple):
@@ -20,9 +20,9 @@ class SequenceRun(NamedTuple):
 
     Attributes:
         producer: number of the producer.
-        first_sequence: sequence of the first record.
-        records: number of records.
-        epoch: epoch of the records in a lane, where sequences restart with each epoch; 0 in the ordered log.
+        first_sequence: sequence of the run's first record.
+        records: number of records in the run.
+        epoch: epoch of the records in a lane, where sequences restart with each epoch; 0 for the ordered log.
     """
 
     producer: int
@@ -32,18 +32,19 @@ class SequenceRun(NamedTuple):
 
 
 def offsets_of(runs: Sequence[SequenceRun], parts: Iterable[Rows], begin: int = 0) -> list[int | None]:
-    """Return the offset of each run's first record, or None for a run whose records are not all in the log at consecutive offsets.
+    """Return the offset of each run's first record.
 
-    For a run in a staged batch, which has no offsets, the result is the position of the batch.
+    The result for a run is None if the log does not have all its records at consecutive offsets. For a run in a staged batch, which
+    has no offsets, the result is the position of the batch.
 
     Args:
         runs: runs to find.
-        parts: arrays of index rows, the newest first. A producer's sequences only grow, so the first match is the right one.
-        begin: start of the log. Lower offsets are ignored, even if their files still exist.
+        parts: arrays of index rows, the newest first. The first match is the right one, because a producer's sequences only grow.
+        begin: start offset of the log. Lower offsets are ignored, even if the files with these records still exist.
     """
     counts = np.array([run.records for run in runs], np.int64)
     firsts = np.array([run.first_sequence for run in runs], np.int64)
-    # A resent batch can have other boundaries than its first copy, so the first and the last record are searched separately.
+    # The first and the last record are searched separately, because a resent batch can have other boundaries than its first copy.
     wanted = np.concatenate([firsts, firsts + counts - 1])
     found = np.full(len(wanted), _NONE, np.int64)
     indexes: defaultdict[tuple[int, int], list[int]] = defaultdict(list)
@@ -79,6 +80,7 @@ def _resolve(
     some, rows = indexes[here], mine[index[here]]
     ahead = wanted[some] - rows["first_sequence"].astype(np.int64)
     found[some] = np.where(ahead < rows["count"].astype(np.int64), rows["offset"].astype(np.int64) + ahead, _NONE)
-    staged = rows["flags"] == STAGED  # the row of a staged batch has no record count, but callers search only for whole batches
+    # The row of a staged batch has no record count, so each sequence from its first one on counts as found.
+    staged = rows["flags"] == STAGED
     found[some[staged]] = (rows["position"][staged].astype(np.int64) + ahead[staged]) | _POSITION
     return indexes[~here]

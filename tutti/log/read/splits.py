@@ -1,6 +1,6 @@
-"""Splits a range into parts of about equal size, at batch boundaries.
+"""Splits a range of offsets into parts of about equal size, at batch boundaries.
 
-A range over many segments is split between segments, by their file sizes, because a scan of all index rows would delay the first
+A range over many segments is split at segment starts, based on file sizes, because a scan of all index rows would delay the first
 reads.
 """
 
@@ -19,10 +19,10 @@ from tutti.log.format.index import Rows
 
 
 class Range(NamedTuple):
-    """Offsets [start, end), with the number of their records and bytes on disk.
+    """A range of offsets [start, end), with the number of its records (`rows`) and of its bytes on disk.
 
-    Normally, `rows` and `bytes` are exact for the selected topics. After a split between segments, they are estimates for all
-    topics.
+    After a split at batches, `rows` and `bytes` are exact and count only the selected topics. After a split at segment starts, they
+    are estimates and count all topics.
     """
 
     start: int
@@ -32,9 +32,9 @@ class Range(NamedTuple):
 
 
 def split_range(start: int, end: int, parts: Sequence[Rows], split_bytes: int | None, splits: int | None) -> list[Range]:
-    """Split [start, end) at starts of batches. `parts` are the index rows of the selected batches, in order.
+    """Split [start, end) at starts of batches. `parts` contains the index rows of the selected batches, in order.
 
-    The returned ranges cover all offsets, including those without selected records. The result for an empty range is empty.
+    The returned ranges cover all offsets, including offsets without selected records. The result for an empty range is empty.
     """
     if end <= start:
         return []
@@ -42,11 +42,11 @@ def split_range(start: int, end: int, parts: Sequence[Rows], split_bytes: int | 
     ends = np.minimum(offsets + _column(parts, "count"), end)
     rows = ends - np.maximum(offsets, start)
     counts = np.maximum(_column(parts, "count"), 1)
-    sizes = _column(parts, "size") * rows // counts  # a batch partly outside the range counts with a share of its size
+    sizes = _column(parts, "size") * rows // counts  # only the bytes of records inside the range count
     total = int(sizes.sum())
     goal = max(-(-total // splits), 1) if splits is not None else split_bytes or max(total, 1)
     before = np.cumsum(sizes) - sizes
-    # A batch belongs to the part in which its first byte lies, and a part begins with its first batch.
+    # Each batch belongs to the part that contains the batch's first byte.
     numbers = before // goal
     firsts = np.flatnonzero(np.diff(numbers, prepend=-1)) if len(numbers) else np.zeros(1, np.int64)
     found = []
@@ -61,12 +61,13 @@ def split_range(start: int, end: int, parts: Sequence[Rows], split_bytes: int | 
 def split_at_segments(
     start: int, end: int, sizes: npt.NDArray[np.int64], base: Callable[[int], int], split_bytes: int | None, splits: int | None
 ) -> list[Range] | None:
-    """Split [start, end) at starts of segments. Return None if the parts would have so few segments that their sizes differ too
-    much.
+    """Split [start, end) at starts of segments.
+
+    Return None if each part would have too few segments, because the sizes of such parts would differ too much.
 
     Args:
-        sizes: approximate bytes of the range in each of its segments.
-        base: function that returns the first offset of a segment, given its index in `sizes`.
+        sizes: approximate number of bytes of the range in each of its segments.
+        base: function that returns the first offset of the segment with a given index in `sizes`.
     """
     cumulative = np.cumsum(sizes)
     total = int(cumulative[-1])

@@ -1,4 +1,4 @@
-"""Replay: applies frames of the log to a state, after a check of each frame's CRCs."""
+"""Replay: applies frames of the log to a state, and checks the CRCs of each frame before."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from tutti.log.format.frame_iterator import AHEAD_BYTES
 from tutti.log.format.index import ABORTED, Rows
 from tutti.log.read.segment_view import SegmentView
 
-_RELEASE_BYTES = 4 * limits.MIB  # the memory of applied frames is released in steps of this size
+_RELEASE_BYTES = 4 * limits.MIB  # number of applied bytes after which their memory is released
 
 
 def replay(state: LogState, found: Iterable[tuple[SegmentView, Rows]]) -> LogState:
-    """Apply the frames of the index rows, which follow the state, and return the state.
+    """Apply the frames that the index rows describe to `state`, and return `state`. The rows must follow the state's position.
 
-    The state needs no data from the body of a batch, so such a body is read only to check the CRC of the batch's progress.
+    The state needs no data from the body of a batch, so the body is read only if the batch has progress, whose CRC covers the body.
 
     Raises:
         Damaged: a frame does not continue the chain, fails its CRC, or is unreadable.
@@ -41,9 +41,13 @@ def replay(state: LogState, found: Iterable[tuple[SegmentView, Rows]]) -> LogSta
 
 
 def _apply(state: LogState, view: SegmentView, file_position: int, populated_to: int, aborted: bool) -> int:
-    """Apply the frame at byte `file_position`, and return the byte after it. The segment is populated up to byte `populated_to`."""
+    """Apply the frame at byte `file_position`, and return the byte after the frame.
+
+    Args:
+        populated_to: end of the bytes of the segment that are already in memory.
+    """
     frame = view.segment.frame(file_position, populated_to)
-    # A header that continues the chain proves that no frame between the state and this frame is missing or replaced.
+    # If the header continues the chain, no frame between the state and this frame is missing or replaced.
     if frame.position != state.position + 1 or not chained(frame, state.chain):
         raise Damaged(
             f"{view.path} at byte {file_position} has a header that does not continue the log at position {state.position + 1}"

@@ -41,10 +41,11 @@ class CandidateFinder:
         self._ledger = ledger
         # file name -> size, modification time, and monotonic time since which both are unchanged
         self._watched: dict[str, tuple[int, int, int]] = {}
-        # id of a growing file -> its size and modification time at the last read to its end
+        # id of a growing file -> its size and modification time when the connector last read it to its end
         self.read_to_end: dict[int, tuple[int, int]] = {}
         self.renamed: list[File] = []  # complete files that were renamed since the previous scan
-        self._deferred: set[int] = set()  # inodes of new growing files whose names belonged to other files at the previous scan
+        # inodes of new growing files that wait for the next scan, because another file had their name
+        self._deferred: set[int] = set()
 
     def candidates(self, found: list[ScannedFile]) -> list[Candidate]:
         """Return the files to open, in order."""
@@ -115,7 +116,7 @@ class CandidateFinder:
             os.close(descriptor)
 
     def _is_quiet(self, seen: ScannedFile, watched: dict[str, tuple[int, int, int]]) -> bool:
-        """True if the file is unchanged for `quiet_ms` by this process's clock, because the file system's clock may differ."""
+        """True if the file has been unchanged for `quiet_ms`, measured with this process's clock: the file system's may differ."""
         now_ns = time.monotonic_ns()
         size, changed_ns, since_ns = watched.get(seen.name, (-1, -1, now_ns))
         if (size, changed_ns) != (seen.size, seen.changed_ns):
@@ -140,7 +141,7 @@ class CandidateFinder:
                 if not seen.wanted:
                     continue
                 if before is not None and before.state is State.OPEN and seen.inode not in deferred:
-                    # Defer the new file to the next scan: the old file of this name may only be renamed, and its end comes first.
+                    # Defer the new file to the next scan: if the old file of this name was renamed, its last rows come first.
                     self._deferred.add(seen.inode)
                     del unmatched[seen.name]
                     continue

@@ -50,7 +50,7 @@ class Directory:
         """Check at the start that the directory is readable, and that files can be moved to their target.
 
         Raises:
-            ConfigError: a directory is unusable; the message names the directory, the problem and the remedy.
+            ConfigError: a directory is unusable; the message has the directory, the problem and the remedy.
         """
         files = self._config.files
         try:

@@ -53,7 +53,7 @@ class ReadContent:
         self._last_mark = at, _mark(self._bytes, at)
 
     def is_unchanged(self) -> bool:
-        """True if the file still has the bytes that were read, so that its next block continues them.
+        """True if the file still has the bytes that were read, so that the next block belongs to the same content.
 
         Raises:
             OSError: the file cannot be read.

@@ -1,7 +1,7 @@
 """SQLite ledger of the known files and their pieces. A piece is a part of one file; pieces are numbered in the order of sending.
 
 The ledger is a plan; only the log shows which rows are copied. Before the connector sends a frame of a piece, the ledger has the
-start of this piece and the ends of all earlier pieces on disk. After a restart, the progress in the log names the last piece and
+start of this piece and the ends of all earlier pieces on disk. After a restart, the progress in the log contains the last piece and
 the position in it, so the ledger knows which pieces are committed (`Ledger.take_over`).
 """
 
@@ -43,7 +43,7 @@ class State(StrEnum):
     UNREADABLE = "refused"  # the rest of the file is unreadable
     CHANGED = "changed"  # the content changed after it was copied; the connector has logged this and ignores the file
     MISSING = "gone"  # the file is no longer in the directory
-    DISPOSING = "away"  # the file is copied and has its reserved name, so a new file may use its old name
+    DISPOSING = "away"  # the file is copied and was renamed to its reserved name, so a new file can have its old name
 
 
 @dataclass(slots=True)
@@ -74,7 +74,7 @@ class File:
 
 @dataclass(slots=True)
 class Piece:
-    """Part of a file, from the file's `done` to `at`.
+    """A part of a file, from position `done` of the file (the end of its copied part) to position `at`.
 
     Once the piece is committed, its `at`, `row`, `mark`, `state` and `bad` become those of the file. A piece has `ended` when the
     connector has read it to its end.
@@ -112,7 +112,7 @@ class Ledger:
             )
         except sqlite3.OperationalError as error:
             raise ConfigError(
-                f"state {directory}: {self._path}: {error}: check that it is a file, and its owner and mode"
+                f"the ledger {self._path} cannot be opened ({error}): check that the path is a file, and check its owner and mode"
             ) from error
         try:
             with self._converted_errors():
@@ -150,7 +150,7 @@ class Ledger:
             raise WrongDirectory(f"{self._path} has version {version}, but this release supports {_VERSION}: use a newer release")
         if self._meta("kind") != kind:
             raise ConfigError(
-                f"{self._path} is for {self._meta('kind')} files, but these are {kind} (files.grows): "
+                f"{self._path} is for {self._meta('kind')} files, but files.grows selects {kind} files: "
                 f"give the connector another `name`"
             )
 
@@ -169,8 +169,9 @@ class Ledger:
                 self._check_progress(position, producer)
                 if int(self._meta("epoch")) > epoch:
                     raise Fenced(
-                        f"{self._path}: a newer instance of the connector has taken over, or the ledger was used with another log: "
-                        "run one instance of that name"
+                        f"another instance with a newer epoch has taken over the ledger {self._path}, or the ledger was used with "
+                        "another log: run only one instance of this connector, and set `gateways` to the log to which the ledger "
+                        "belongs"
                     )
                 self._database.execute("UPDATE meta SET value = ? WHERE name = 'epoch'", (epoch,))
             self._epoch = epoch
@@ -188,7 +189,7 @@ class Ledger:
             invariant(piece.ended, f"piece {piece.number} has no end, but the log has records of piece {position.piece}")
             self.apply_piece(piece, sent=True)
         elif position is not None and piece.number == position.piece:
-            # Use the log's position instead of the recorded end: rows between the two are not committed, and are read again.
+            # End the piece at the log's position, because the rows after it are not committed and must be read again.
             self.apply_piece(
                 Piece(piece.number, piece.file, True, position.at, position.row, position.mark, bad=piece.bad), sent=True
             )
@@ -197,9 +198,7 @@ class Ledger:
 
     def _check_progress(self, position: FilePosition | None, producer: str) -> None:
         """Reject another connector's ledger, and one that is older or newer than the log's progress."""
-        forget = (
-            f"or, to copy all files again, remove the ledger and delete the producer's state: tutti producers forget {producer}"
-        )
+        forget = f"To copy all files again instead, remove the ledger and run `tutti producers forget {producer}`"
         if position is None:
             if self._sent:
                 raise WrongDirectory(
@@ -209,14 +208,14 @@ class Ledger:
                 )
         elif position.ledger != self.id:
             raise WrongDirectory(
-                f"{self._path} is not the ledger to which the log's progress (file {position.file}, row {position.row}) belongs: "
-                f"restore the right ledger, {forget}"
+                f"{self._path} is not the ledger to which the log's progress (file {position.file}, row {position.row}) belongs. "
+                f"Restore the right ledger. {forget}"
             )
         elif not self._sent <= position.piece <= self._next_piece:
             age = "an older copy of the ledger" if position.piece > self._next_piece else "a newer ledger than the log"
             raise WrongDirectory(
-                f"{self._path} is {age}: it has pieces {self._sent} to {self._next_piece}, but the log has piece {position.piece} "
-                f"(file {position.file}): restore the right one, {forget}"
+                f"{self._path} is {age}, because it has pieces {self._sent} to {self._next_piece}, but the log has piece "
+                f"{position.piece} (file {position.file}). Restore the ledger that matches the log. {forget}"
             )
 
     def new_file(self, name: str) -> File:
@@ -275,7 +274,7 @@ class Ledger:
         files, pieces = self._files, self._pieces
         with self._converted_errors(), self._transaction():
             if int(self._meta("epoch")) != self._epoch:
-                raise Fenced(f"{self._path}: a newer instance of the connector has taken over: run one instance of that name")
+                raise Fenced(f"a newer instance of the connector has taken over the ledger {self._path}: run only one instance")
             self._database.executemany("DELETE FROM files WHERE id = ?", [(key,) for key, file in files.items() if file is None])
             self._database.executemany(
                 "INSERT OR REPLACE INTO files VALUES (?,?,?,?,?,?,?,?,?,?)", _rows(files.values(), _file_row)
@@ -303,7 +302,7 @@ class Ledger:
             yield
             self._database.execute("COMMIT")
         except BaseException:
-            if self._database.in_transaction:  # False after most disk errors, because SQLite then rolls back by itself
+            if self._database.in_transaction:  # no transaction is open after most disk errors, because SQLite itself rolls back
                 self._database.execute("ROLLBACK")
             raise
 
@@ -339,7 +338,7 @@ class Ledger:
 
 
 def _is_busy(error: sqlite3.OperationalError) -> bool:
-    """True if another process locks the ledger; SQLite reports PROTOCOL if that process is suspended while it opens the file."""
+    """True if another process locks the ledger. The error is PROTOCOL if that process was suspended while it opened the file."""
     return getattr(error, "sqlite_errorcode", 0) & 0xFF in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_PROTOCOL)
 
 

@@ -35,7 +35,7 @@ class Builder:
     """Collects the rows of successive files, and divides them into frames; one frame can have rows of several small files."""
 
     def __init__(self, ledger: str) -> None:
-        """Start without rows; each position will contain `ledger`, the id of the ledger."""
+        """Start without rows; `ledger` is the id of the ledger, which every position contains."""
         self._ledger = ledger
         self._topic = ""
         self._position: FilePosition | None = None  # position after the last waiting record

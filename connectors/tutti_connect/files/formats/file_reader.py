@@ -53,7 +53,7 @@ class FileReader:
         self._file_mark = self._copied_mark = ""
 
     def mark(self, at: int) -> str:
-        """Return the fingerprint of the content up to `at`, from the bytes that were read.
+        """Return the fingerprint of the content before position `at`, computed from the bytes that were read.
 
         For gzip and Parquet, whose positions are not byte positions, return the fingerprint that the whole file had at first.
 
@@ -173,12 +173,12 @@ class FileReader:
 def text_rows(
     read: Callable[[int], bytes], form: RowParser, at: int, row: int, bytes_left: int | None, *, complete: bool
 ) -> Iterator[Rows]:
-    """Yield the rows of a stream at position `at`, after line `row`.
+    """Parse the text that `read` returns, and yield its rows. The text starts at byte `at` of the file, after `row` lines.
 
     Args:
         read: function that returns up to the given number of bytes, and b"" at the end.
         form: parser of the rows.
-        at, row: position of the stream, and number of lines before it.
+        at, row: byte of the (decompressed) file at which the text starts, and number of lines before this byte.
         bytes_left: number of bytes to read at most, or None to read to the end.
         complete: whether the file is complete, so that a last line without a newline is a row.
     """
@@ -230,9 +230,9 @@ def _read_some(read: Callable[[int], bytes], count: int) -> bytes:
 
 
 def _skip_to(stream: IO[bytes], at: int) -> None:
-    """Move the stream to a position. A gzip stream has to decompress everything before that position."""
+    """Move the stream to a position; for this, a gzip stream decompresses all content before the position."""
     if stream.seek(at) < at:
-        raise Unreadable(f"it ends before byte {at}, its last copied position")
+        raise Unreadable(f"it ends before byte {at}, up to which it was copied")
 
 
 @contextmanager

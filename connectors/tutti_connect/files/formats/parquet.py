@@ -2,7 +2,8 @@
 
 Arrow's conversion to Python objects loses digits of some values, such as nanoseconds, and wraps INT96 times outside the years 1677
 to 2262 around. JSON has no NaN and no infinity. This module therefore defines one exact JSON form for each Parquet type. A row goes
-to quarantine if one of its values, such as the year 20000, has no exact form. The quarantine file names the column and the value.
+to quarantine if one of its values, such as the year 20000, has no exact form. The quarantine file contains the column's name and
+the value.
 """
 
 from __future__ import annotations
@@ -77,7 +78,7 @@ class ParquetFile:
             begin = end
 
     def _batches(self, group: int) -> Iterator[tuple[pa.RecordBatch, Mapping[str, pa.Array[Any]] | None]]:
-        """Yield the batches of a row group, each with a copy of its INT96 columns in seconds."""
+        """Yield the batches of a row group, each with its INT96 columns read again in seconds (None without INT96 columns)."""
         batches = self._table.iter_batches(limits.PARQUET_ROWS, row_groups=[group], use_threads=False)
         if not self._int96:
             yield from ((batch, None) for batch in batches)
@@ -142,7 +143,7 @@ class _InexactValue(NamedTuple):
 
 
 def _values_of(column: pa.Array[Any]) -> tuple[list[Any], bool]:
-    """Return the values of a column, with an `_InexactValue` for each one without exact form, and True if all are exact."""
+    """Return the values of a column, and True if all are exact; an `_InexactValue` replaces each value without an exact form."""
     try:
         return _exact(column), True
     except _CONVERSION_ERRORS:
@@ -156,7 +157,7 @@ def _value_of(one: pa.Array[Any]) -> object:
 
 
 def _exact_or_stored(column: pa.Array[Any], reasons: list[str]) -> list[Any]:
-    """Return each value of a column in exact form, or in stored form; append the reason for each stored form to `reasons`."""
+    """Return the values of a column, in exact form if possible, else as the file stores them; append a reason for each of these."""
     try:
         return _exact(column)
     except _CONVERSION_ERRORS as error:
@@ -164,14 +165,14 @@ def _exact_or_stored(column: pa.Array[Any], reasons: list[str]) -> list[Any]:
             half = len(column) // 2
             return _exact_or_stored(column.slice(0, half), reasons) + _exact_or_stored(column.slice(half), reasons)
         if column.null_count:
-            return [None]  # the value is null; another value in the dictionary of its type caused the error
+            return [None]  # the value itself is null: another value in the column's dictionary caused the error
         if column.type.num_fields or isinstance(column, pa.ExtensionArray | pa.DictionaryArray):
             return [_nested_parts(column, reasons)]
         return [_stored(column, error, reasons)]
 
 
 def _nested_parts(one: pa.Array[Any], reasons: list[str]) -> object:
-    """Return one nested value (struct, map, list), with each part in exact or stored form."""
+    """Return one nested value (struct, map, list), with each part in exact form if possible, else as the file stores it."""
     kind: Any = one.type
     if isinstance(one, pa.ExtensionArray):
         return _exact_or_stored(one.storage, reasons)[0]
@@ -187,7 +188,7 @@ def _nested_parts(one: pa.Array[Any], reasons: list[str]) -> object:
 
 
 def _stored(one: pa.Array[Any], error: Exception, reasons: list[str]) -> object:
-    """Return the stored form of a value: the bytes of text in base64, or the number of a time."""
+    """Return a value as the file stores it: a text as its bytes in base64, a time as a number."""
     kind = one.type
     if _types.is_string(kind) or _types.is_large_string(kind) or _types.is_string_view(kind):
         text = as_base64(bytes(one.cast(pa.large_binary())[0].as_py())) or ""
@@ -202,7 +203,7 @@ def _check_row(row: Mapping[str, Any]) -> None:
     """Reject a row with a field that has no exact form.
 
     Raises:
-        ValueError: the message names the column and the reason.
+        ValueError: the message has the column and the reason.
     """
     for name, value in row.items():
         if isinstance(value, _InexactValue):
@@ -238,7 +239,7 @@ def _with_float_names(value: Any) -> Any:
 
 
 def _leaves(column: pa.Array[Any]) -> Iterator[pa.Array[Any]]:
-    """Yield the arrays without nested parts (numbers, texts, bytes) that a column consists of."""
+    """Yield the flat arrays (of numbers, texts or bytes) inside a column, which may be nested."""
     kind = column.type
     if isinstance(column, pa.ExtensionArray):
         yield from _leaves(column.storage)
@@ -314,7 +315,7 @@ def _plain_type(kind: Any) -> Any:
 
 
 def _int96_texts(nanos: pa.Array[Any], seconds: pa.Array[Any]) -> tuple[list[Any], bool]:
-    """Return an INT96 column as text, and True if all values are exact; the inputs are nanoseconds modulo 2**64, and seconds."""
+    """Return the times of an INT96 column as text, and True if all are exact; `nanos` has nanoseconds modulo 2**64."""
     found: list[Any] = []
     exact = True
     for wrapped, second in zip(nanos.cast(pa.int64()).to_pylist(), seconds.cast(pa.int64()).to_pylist(), strict=True):

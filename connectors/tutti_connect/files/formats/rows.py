@@ -1,7 +1,7 @@
 """Parsing of text lines to rows. A row becomes a record (key, value, time), or is rejected with a reason.
 
-Only the bytes of a file determine where its rows end and which rows are valid. The division into blocks, and restarts in the middle
-of a file, have no influence: a file always gives the same records.
+Only the bytes of a file determine where its rows end and which rows are valid. A file therefore always gives the same records,
+whatever the size of the blocks, and also after a restart in the middle.
 """
 
 from __future__ import annotations
@@ -84,24 +84,25 @@ class FieldExtractor:
     """Extracts key, value and time from a row, by column name."""
 
     def __init__(self, columns: Columns) -> None:
-        """Use the columns that table [record] of the configuration names."""
+        """Use the columns that are set in table [record] of the configuration."""
         self.key, self.value, self.timestamp = columns.key, columns.value, columns.timestamp
         self.form: TimeForm = columns.time
-        # True if the configuration names no column, so that the whole row is the value
+        # True if no column is configured, so that the whole row is the value
         self.whole_row = not (columns.key or columns.value or columns.timestamp)
 
     def check(self, names: list[str], what: str) -> None:
         """Reject a list of columns that lacks a required column.
 
         Raises:
-            Unreadable: names the missing column.
+            Unreadable: a required column is missing; the message has its name.
         """
         for use, name in (("key", self.key), ("value", self.value), ("timestamp", self.timestamp)):
             if name and name not in names:
                 raise Unreadable(f"{what} has no column {name!r}, which record.{use} names: it has {', '.join(names)[:500]}")
 
     def extract(self, row: dict[str, Any], encoded: Callable[[], bytes], form: TimeForm | None = None) -> Record:
-        """Return key, value and time of a row. `encoded` returns the row as JSON; `form` replaces the configured time format.
+        """Return key, value and time of a row. `encoded` returns the row as JSON; `form`, if given, is used instead of the
+        configured time format.
 
         Raises:
             ValueError: a field is missing, too large or not a time; the message gives the reason.
@@ -119,7 +120,7 @@ class FieldExtractor:
         return key, value, stamp
 
     def missing_value_error(self) -> ValueError:
-        """Return the error for a row that lacks the field that record.value names."""
+        """Return the error for a row without the field that the setting record.value selects."""
         return ValueError(f"it has no field {self.value!r}, which record.value names")
 
 
@@ -223,7 +224,7 @@ class JsonLines:
     """Parser of lines that are JSON values; skips blank lines."""
 
     def __init__(self, extractor: FieldExtractor, encoding: str) -> None:
-        """Parse lines of text in `encoding`; `extractor` names the fields of a record."""
+        """Parse lines of text in `encoding`; `extractor` knows which fields become key, value and time of a record."""
         self._extractor, self._encoding = extractor, encoding
         names = (extractor.key, extractor.value, extractor.timestamp)
         self._fields = JsonFields([name for name in names if name])
@@ -299,7 +300,7 @@ def _is_utf8(data: bytes) -> bool:
 
 
 def _rejection_reason(error: ValueError) -> str:
-    """Return the reason for the rejection of a row, in place of the codec's own text for invalid bytes."""
+    """Return the reason for the rejection of a row; invalid bytes get `_NOT_TEXT` instead of the codec's text."""
     return _NOT_TEXT if isinstance(error, UnicodeError) else str(error)
 
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from starlette.datastructures import Headers
 
 Query = Mapping[str, str]
-_NOT_UTF_8 = "\N{REPLACEMENT CHARACTER}"  # Starlette decodes invalid UTF-8 to this character
+_NOT_UTF_8 = "\N{REPLACEMENT CHARACTER}"  # character to which Starlette decodes invalid UTF-8
 
 
 def query_of(pairs: Collection[tuple[str, str]], options: Collection[str]) -> dict[str, str]:
@@ -104,7 +104,7 @@ def topics_of(query: Query) -> tuple[str, ...] | None:
 
 
 def single(headers: Headers, *names: str) -> dict[str, str]:
-    """Return the given headers that are present.
+    """Return those of the headers `names` that the request has.
 
     Raises:
         Problem: 400: a header is repeated.

@@ -1,7 +1,7 @@
 """Parsing of post bodies to records: JSON, lines of JSON, lines as plain values, an Arrow stream.
 
-A post is accepted as a whole or not at all. The error names the first invalid record. JSON is decoded in C to structs, which are
-converted to columns. After an error, each record is checked separately, to find the position of the error.
+A post is accepted as a whole or not at all. The error message contains the first invalid record's number. JSON is decoded in C to
+structs, which are converted to columns. After an error, each record is checked separately, to find the position of the error.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ def parse(topic: str, content_type: str, body: bytes, plain: bool) -> Records:
         plain: whether each line of an NDJSON body is the value of a record.
 
     Raises:
-        Problem: 400 if the body is invalid, 413 if it is too large; names the record, line, column and field if known.
+        Problem: 400 if the body is invalid, 413 if it is too large; the message has the record, line, column and field, if known.
     """
     try:
         if content_type == ARROW:
@@ -183,7 +183,7 @@ def _json_problem(error: Exception, text: bytes, line: int = 0, record: int = 0)
         if path:
             where["field"] = path.lstrip(".")
         return Problem(400, f"{_location(where)}{_lowered(what)}", where=where)
-    if "truncated" in what and b"\\ud" in text.lower():  # the decoder also reports half of a surrogate pair as truncated
+    if "truncated" in what and b"\\ud" in text.lower():  # the decoder also reports "truncated" for half of a surrogate pair
         what = "the JSON ends too early, or has half of a surrogate pair"
     at = error.start if isinstance(error, UnicodeDecodeError) else error_position(message)
     if isinstance(error, UnicodeDecodeError):

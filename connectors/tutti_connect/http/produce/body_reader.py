@@ -58,7 +58,8 @@ class BodyReader:
     def free_memory(self, wanted_bytes: int, requester: BodyReservation) -> bool:
         """Drop incomplete bodies until `wanted_bytes` more fit, first the oldest ones of the host that uses the most memory.
 
-        Dropping keeps bodies that never end from blocking other posts. Return False if the next body to drop is `requester`'s own.
+        Dropping keeps bodies that never end from blocking other posts. Return False if the next body to drop would be that of
+        `requester`.
         """
         while self.reserved_bytes + wanted_bytes > limits.BODIES_BYTES_MAX:
             bytes_by_host: Counter[str] = Counter()
@@ -117,7 +118,7 @@ class BodyReader:
                 self._incomplete.pop(reservation, None)
 
     async def _linger(self, request: Request) -> None:
-        """Read the rest of a rejected body for a short time, because a caller that still sends may not receive the answer."""
+        """Read the rest of a rejected body for a short time, because a caller that still sends might not receive the answer."""
         size = 0
         with contextlib.suppress(TimeoutError, RuntimeError):
             async with asyncio.timeout(limits.LINGER_S):

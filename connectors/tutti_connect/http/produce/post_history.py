@@ -44,10 +44,10 @@ class Verdict(enum.Enum):
 
     NEXT = "next"
     REPEAT = "repeat"  # the post repeats a post in the history
-    OLD = "old"  # the post was committed before all posts in the history
+    OLD = "old"  # the post was committed before the oldest post in the history
     GAP = "gap"  # earlier records are missing
     OVERLAP = "overlap"  # part of the post is committed
-    DIFFERENT = "different"  # the log has other content at these sequences, or divides them into posts in another way
+    DIFFERENT = "different"  # the log has other records at these sequences, or the same records in other posts
 
 
 class History:
@@ -79,10 +79,10 @@ class History:
         if not progress:
             return history
         if len(progress) < _HEAD.size or (len(progress) - _HEAD.size) % _POST.size or progress[:2] != _MARK:
-            raise FormatError(f"producer {name} of the log was used by another program than this connector: use another name")
+            raise FormatError(f"producer {name} of the log was used by another program than this connector: choose another name")
         _, last, low, count, begin = _HEAD.unpack_from(progress)
         if last != sequence:
-            return history  # another program has sent records under this name after the last post, so the posts are outdated
+            return history  # another program has sent records under this name since the last post, so the history is outdated
         history.low, history.count, history.begin = low, count, begin
         found: list[Post] = []
         end = last
@@ -137,11 +137,10 @@ class History:
         return (Verdict.OLD if first + count <= oldest else Verdict.DIFFERENT), None
 
     def range_of(self, first: int) -> tuple[int, int | None]:
-        """Return the range of offsets [low, high) in which the post with first sequence `first` begins, with None for an unknown
-        high.
+        """Return the range of offsets [low, high) in which the post with first sequence `first` begins; `high` is None if unknown.
 
-        While `begin` is unknown, the range may also contain records of an earlier numbering with the same sequence. The last match
-        in the range is then the right one.
+        While `begin` is unknown, the range may also contain a record with this sequence from an earlier numbering, so the last
+        match in the range is the right one.
         """
         low, high = max(self.begin, 0), None
         for post in self.posts:

@@ -41,7 +41,7 @@ class Outcome(NamedTuple):
 
 
 class NamedProducer:
-    """One named producer; `lock` makes its posts run one after another."""
+    """A named producer, whose `lock` lets only one of its posts run at a time."""
 
     def __init__(self, name: str) -> None:
         """Start closed; `name` is the name in the log."""
@@ -83,7 +83,7 @@ class Producers:
 
         Args:
             records: the posted records.
-            on_sent: function to call once the records are sent.
+            on_sent: function to call as soon as the records are sent.
 
         Raises:
             TuttiError: the records are not committed, or their outcome is unknown.
@@ -190,11 +190,11 @@ class Producers:
                     fresh = True
                 verdict, post = named.history.classify(first, records.count, digest)
                 if verdict is Verdict.NEXT:
-                    # This epoch's progress lacks the post, so earlier attempts did not commit it, and their epochs are over.
+                    # The progress lacks the post, so no earlier attempt has committed it, and the ended epochs never will.
                     uncertain = False
                     return await self._send_next(named, first, records, digest, on_sent)
                 if not fresh:
-                    # This process may have an outdated history, so classify again by the progress that a new epoch reads.
+                    # Another process may have posted since, so classify again with the progress that a new epoch reads.
                     await self._close_producer(named)
                     continue
                 return await self._answer_repeat(named, verdict, post, first, records)
@@ -318,10 +318,10 @@ class Producers:
 
 
 def _longer_history(before: History, current: History) -> History:
-    """Return this process's history `before` if it is still valid, else the history `current` from the log's progress.
+    """Return the history `before` of this process if it is still valid, else the history `current`, which is read from the log.
 
-    This process's history is preferred, because it has up to 1024 posts. It becomes invalid if another process has posted, or if
-    the producer's state was deleted, which starts a new numbering.
+    The history of this process is preferred, because it is longer (up to 1024 posts). A post by another process makes this history
+    invalid, and so does the deletion of the producer's state, which starts a new numbering.
     """
     if (
         before.count == current.count
@@ -335,7 +335,7 @@ def _longer_history(before: History, current: History) -> History:
 
 
 def send_post(producer: Producer, records: Records, progress: bytes | None, on_delivery: OnDelivery) -> Receipt:
-    """Send the records of a post in one frame. A single record may share a frame with other posts, which is faster."""
+    """Send the records of a post in one frame; a single record may share its frame with other posts, which is faster."""
     if records.count == 1:
         value, key, time_us, headers = _single_record(records.batch)
         return producer.send(records.topic, value, key, time_us, headers, progress, on_delivery)
@@ -343,7 +343,7 @@ def send_post(producer: Producer, records: Records, progress: bytes | None, on_d
 
 
 def _single_record(batch: pa.RecordBatch) -> tuple[Any, Any, Any, Any]:
-    """Return value, key, time and headers of the only record, in the form that `Producer.send` expects."""
+    """Return value, key, time and headers of the batch's only record, as arguments of `Producer.send`."""
     key, value, time_us, headers = (column[0] for column in batch.columns)
     pairs = [(one["key"], one["value"]) for one in headers.as_py() or ()]
     return value.as_py(), key.as_py(), time_us.value, pairs

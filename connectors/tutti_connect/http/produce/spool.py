@@ -63,7 +63,7 @@ class Spool:
         """Write records durably to the spool, which commits them later and then calls `on_outcome` in the event loop.
 
         Raises:
-            Problem: 503: the disk took longer than `limits.SPOOL_S`; the records may still commit.
+            Problem: 503: the write took longer than `limits.SPOOL_S`; the records may still be committed later.
             TuttiError: the spool rejects the records, because they are too large or the spool is full.
         """
         loop = asyncio.get_running_loop()

@@ -191,8 +191,8 @@ def _offset_of(
 ) -> int | None:
     """Return the offset of a producer's record with sequence `first`, or None if not found before the deadline (monotonic seconds).
 
-    Without `topics`, search all topics and return the last match. Earlier matches are records from before an operator deleted the
-    producer's state, after which its sequences started again.
+    Without `topics`, search all topics and return the last match, because a producer's sequences start again after an operator has
+    deleted its state.
     """
     low, high = span
     if high <= low:

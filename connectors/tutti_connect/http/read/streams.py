@@ -109,7 +109,7 @@ class EventStream(Response):
                 if rows.num_rows:
                     sent = time.monotonic()
                     await send(_part(events(rows)))
-            # A caller that has closed its sending side may be gone: write early, because only a failed write detects this.
+            # A caller that has closed its sending side might be gone, which only a failed write detects: send heartbeats often.
             silence_s = limits.STREAM_POLL_S if state[HALF_CLOSED] else limits.HEARTBEAT_S
             if time.monotonic() - sent >= silence_s:
                 sent = time.monotonic()

@@ -63,7 +63,7 @@ class Writer(Protocol):
     batch_bytes: int
 
     def open(self) -> Position | None:
-        """Fence the previous instance, and return the position that Kafka has."""
+        """Fence the previous instance, and return the position that is stored in Kafka."""
 
     def target_of(self, topic: str) -> str:
         """Return the topic in Kafka for a topic of the log; create the topic in Kafka if it does not exist."""
@@ -111,7 +111,7 @@ class SinkConnector:
         self._records_max = config.transaction.records
         self._in_transaction = 0  # number of records in the open transaction
         self._rejected_below = -1  # transactions stay small up to this offset, because Kafka has rejected a record below it
-        # error with which Kafka has rejected the next record in a transaction of its own
+        # Kafka's error for the next record, after a transaction with no other record
         self._rejection: RecordRejected | None = None
         self._position_changed_at = self._update_at = 0.0
         self._backoff = Backoff(limits.RETRY_S_MIN, limits.UNREACHABLE_RETRY_S_MAX)
@@ -150,7 +150,7 @@ class SinkConnector:
     # -- beginning
 
     def _open(self, stop: threading.Event) -> None:
-        """Take over from the previous instance, and continue at the position that Kafka has."""
+        """Take over from the previous instance, and continue at the position that is stored in Kafka."""
         uuid, start, end = self._log.span()
         position = self._sink.open()
         if position is not None:
@@ -158,7 +158,7 @@ class SinkConnector:
         self._uuid = uuid
         next_offset = self._start_offset(position, start, end)
         self._sink.begin()
-        self._sink.commit(uuid, next_offset, stop)  # the position now has this instance's id, which tells an older one to end
+        self._sink.commit(uuid, next_offset, stop)  # stores this instance's id with the position, so that an older instance ends
         self.next, self._position_changed_at = next_offset, self._clock()
         self.flowing = True
         if not self._trouble:
@@ -169,7 +169,7 @@ class SinkConnector:
             return start if self.config.start == "earliest" else end
         next_offset = position.next
         if next_offset > end:
-            # The gateways that answer must lag, because the connector has sent only committed records.
+            # The connector sends only committed records to Kafka, so the gateways that answer must lag.
             raise Unavailable(f"the log ends at {end} at the gateways that answer, but Kafka has it up to {next_offset}")
         if next_offset >= start:
             return next_offset
@@ -194,7 +194,7 @@ class SinkConnector:
         self._update_frontier()
         batch = self._next_batch(limits.LAG_UPDATE_S)
         if batch is None:
-            # Only other topics got records. Commit the position past them, or their removal by retention would look like a loss.
+            # Records of other topics are not sent. Move the position past them, so that their removal does not look like a loss.
             if self._position > self.next and self._clock() >= self._position_changed_at + limits.IDLE_S:
                 self._sink.begin()
                 self._commit(stop)
@@ -246,7 +246,8 @@ class SinkConnector:
     def _split(self, batch: pa.RecordBatch, records: int, bytes_left: int) -> tuple[pa.RecordBatch, int]:
         """Return the part of a batch that fits in the transaction, and its bytes; keep the rest for the next transaction.
 
-        A record that may be too large for Kafka gets a transaction of its own, so that a rejection identifies this record.
+        A record that may be too large for Kafka gets a transaction without other records, so that a rejection identifies this
+        record.
         """
         each = sizes(batch)
         ends = np.cumsum(each)
@@ -262,7 +263,7 @@ class SinkConnector:
     def _add(self, batch: pa.RecordBatch) -> None:
         """Add records to the transaction; quarantine a record that Kafka has rejected."""
         records = list(outgoing_records(batch, self.config.kafka.offset_header))
-        if self._rejection is not None:  # the batch is the one record that Kafka has rejected in a transaction of its own
+        if self._rejection is not None:  # the batch contains only the record that Kafka has rejected
             (record,) = records
             if isinstance(self._rejection, TopicRejected):
                 raise self._undeliverable(record, self._rejection)
@@ -316,8 +317,8 @@ class SinkConnector:
         """
         if self._in_transaction == 0:
             raise ConfigError(
-                f"{self.config.name}: topic {self.config.position_topic} rejects the connector's position: {error}: give "
-                f"this client the right to write there, or choose another topic (kafka.position_topic)"
+                f"{self.config.name}: topic {self.config.position_topic} rejects the connector's position ({error}): give "
+                f"this client the right to write to the topic, or choose another topic (kafka.position_topic)"
             ) from error
         if self._in_transaction == 1:
             self._rejection = error

@@ -45,8 +45,9 @@ class OutgoingRecord(NamedTuple):
 
 
 def outgoing_records(batch: pa.RecordBatch, offset_header: str = "") -> Iterator[OutgoingRecord]:
-    """Return the records of a batch with the columns `COLUMNS`. Each record gets a header `offset_header` with its offset, if
-    set.
+    """Return the records of a batch with the columns `COLUMNS`.
+
+    If `offset_header` is set, each record gets a header of this name, with its offset as value.
     """
     offsets: list[int] = batch.column("offset").to_numpy().tolist()
     # Kafka's times are in milliseconds. Floor division also rounds times before 1970 down.

@@ -40,7 +40,7 @@ def decode_position(value: bytes, topic: str) -> Position:
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise FormatError(
             f"Kafka's topic {topic} has {value[:60]!r}, which is not a position of this connector ({error}): "
-            f"choose a separate topic, kafka.position_topic"
+            f"set kafka.position_topic to a topic that no other program uses"
         ) from error
 
 
@@ -52,6 +52,6 @@ def check_same_log(position: Position, log: str, name: str, topic: str) -> None:
     """
     if position.log != log:
         raise ConfigError(
-            f"Kafka has the records of log {position.log} up to {position.next} by connector {name!r}, but the gateways have log "
-            f"{log}: to copy this log too, give the connector another `name` (its position is in Kafka's topic {topic})"
+            f"connector {name!r} has copied log {position.log} to Kafka up to offset {position.next} (its position is in topic "
+            f"{topic}), but the gateways have log {log}: to copy this log too, give the connector another `name`"
         )

@@ -60,12 +60,12 @@ _TOTAL_PARTITION = 0
 
 
 class KafkaWriter:
-    """Writes transactions with one producer after another. A new producer fences all earlier ones, which have its transactional id.
+    """Writes transactions, with one producer at a time. A new producer fences all earlier producers of its transactional id.
 
     One thread uses it.
 
     Attributes:
-        instance: random id of this instance, which each of its positions contains.
+        instance: random id of this instance, which it stores in each position.
         batch_bytes: size up to which Kafka certainly accepts a batch of records.
     """
 
@@ -83,7 +83,8 @@ class KafkaWriter:
             "transactional.id": f"tutti-{config.name}",
             "enable.idempotence": True,
             "acks": "all",
-            # Java's partitioner; here it sends all records without a key to one partition, which keeps their order.
+            # `murmur2` is the partitioner of Kafka's Java client, so both clients send a key to the same partition.
+            # In librdkafka, `murmur2` also sends all records without a key to one partition, which keeps their order.
             "partitioner": "murmur2",
             # The queue holds the largest transaction, so that `produce` never blocks.
             "queue.buffering.max.messages": 2 * limits.TRANSACTION_RECORDS_MAX,
@@ -91,7 +92,7 @@ class KafkaWriter:
         }
         defaults: dict[str, Any] = {
             "message.max.bytes": limits.MESSAGE_BYTES_MAX,
-            "batch.size": 1_000_000,  # below the brokers' default limit; the client sends a larger record in a batch of its own
+            "batch.size": 1_000_000,  # below the brokers' default limit; a larger record is sent alone
             "linger.ms": 5,
         }
         self._settings = client_settings(config.kafka.servers, config.kafka.settings, fixed, defaults)
@@ -114,7 +115,7 @@ class KafkaWriter:
         self._request_at = 0.0  # monotonic time at which the current request started
 
     def open(self) -> Position | None:
-        """Open a producer, which fences the previous one and decides its transaction, and return the position that Kafka has.
+        """Open a producer, which fences the previous producer and decides its transaction; return the position stored in Kafka.
 
         Raises:
             RetryTransaction: Kafka does not answer.
@@ -125,7 +126,7 @@ class KafkaWriter:
         self.abandon()
         self._start_request()
         try:
-            if self._claimed:  # this instance has a position in Kafka, so do not create its topic again if somebody deleted it
+            if self._claimed:  # this instance has stored a position, so a missing topic was deleted and must not be created again
                 existing = self._topic_description(self._position_topic) is not None
                 # Check the owner before opening a producer, because that would fence a newer instance.
                 self._check_owner(self._read_position(IsolationLevel.READ_COMMITTED) if existing else None)
@@ -144,7 +145,7 @@ class KafkaWriter:
 
         Raises:
             TopicRejected: the topic does not exist and must not be created, or the connector must not write to it.
-            RetryTransaction: Kafka does not answer, or needs smaller batches, for which the caller must open a new producer.
+            RetryTransaction: Kafka does not answer, or accepts only smaller batches, for which the caller must open a new producer.
         """
         target = self._kafka.topic or self._kafka.names.get(topic, topic)
         if target not in self._existing:
@@ -281,7 +282,7 @@ class KafkaWriter:
         return RetryTransaction(f"{self._where}: {self._error_text(kafka_error)}")
 
     def _root_cause(self, error: Exception) -> Exception:
-        """Return the error that made the transaction fail, which only a commit reports after `produce` has failed."""
+        """Return the error that made the transaction fail: after `produce` has failed, only a commit reports this error."""
         if isinstance(error, KafkaException) and error.args[0].code() in {KafkaError._STATE, KafkaError._FATAL}:
             try:
                 self._producer.commit_transaction(limits.COMMIT_S)
@@ -293,7 +294,7 @@ class KafkaWriter:
         """Check that the position in Kafka is still the one that this instance has committed.
 
         Raises:
-            Fenced: another instance has committed a position, so it has taken over.
+            Fenced: another instance has taken over and committed a position.
             ConfigError: the position was deleted.
         """
         if position is None:
@@ -304,7 +305,7 @@ class KafkaWriter:
         if position.instance != self.instance:
             raise Fenced(
                 f"another instance of connector {self._name!r} has taken over at offset {position.next}: "
-                "run one instance of that name"
+                "run only one instance of this connector"
             )
 
     # -- topics
@@ -339,11 +340,11 @@ class KafkaWriter:
         if policy != "compact":
             raise ConfigError(
                 f"{self._where}: topic {name}, which holds the position, has cleanup.policy={policy}, which would "
-                f"delete the position in time: set cleanup.policy=compact, or choose another one (kafka.position_topic)"
+                f"delete the position in time: set cleanup.policy=compact, or choose another topic (kafka.position_topic)"
             )
 
     def _topic_configuration(self, name: str) -> Any:
-        """Return the configuration of a topic; retry for `TOPIC_KNOWN_S`, because a broker may not know a new topic yet."""
+        """Return the configuration of a topic; retry for `TOPIC_KNOWN_S`, because a broker might not know a new topic yet."""
         resource, until = ConfigResource(ResourceType.TOPIC, name), time.monotonic() + limits.TOPIC_KNOWN_S
         while True:
             try:
@@ -376,7 +377,8 @@ class KafkaWriter:
     def _read_position(self, isolation: Any) -> Position | None:
         """Return the last committed position, None if there is none.
 
-        With READ_COMMITTED, ignore messages of open transactions. With READ_UNCOMMITTED, wait until these transactions are decided.
+        With READ_COMMITTED, ignore messages of open transactions. With READ_UNCOMMITTED, wait until all open transactions are
+        decided.
 
         Raises:
             RetryTransaction: Kafka does not answer.
@@ -420,7 +422,7 @@ class KafkaWriter:
                 reached = max(reached, message.offset() + (error is None))
                 if error is None and message.key() == self._name.encode():
                     found = decode_position(message.value() or b"", self._position_topic)
-                    deadline = time.monotonic() + limits.KAFKA_S  # Kafka answers, so start the time limit again
+                    deadline = time.monotonic() + limits.KAFKA_S  # Kafka does answer, so the time limit starts again
         return found
 
 

@@ -35,7 +35,7 @@ LOG = logging.getLogger("tutti.kafka")
 
 #: Function that opens the producer with a name and a buffer size in bytes, and starts its epoch.
 Opener = Callable[[str, int], "Producer"]
-#: Function that returns once a gateway has answered, and raises Unavailable if no gateway answers.
+#: Function that returns as soon as a gateway has answered, and raises Unavailable if no gateway answers.
 GatewayCheck = Callable[[], object]
 
 
@@ -118,7 +118,8 @@ class SourceConnector:
         """
         try:
             self._topics = self._kafka.topics()
-            self._check_gateway()  # before joining the group: an instance without gateways must not take over partitions
+            # checked first, because an instance without gateways must not join the group and take over partitions
+            self._check_gateway()
             if self.config.kafka.start == "latest":
                 self._resolve_starts(stop)
             if stop.is_set():
@@ -193,7 +194,7 @@ class SourceConnector:
                 partition.queue((), end)
         for key, reason in consumed.missing:
             if (partition := self._flowing(key)) is not None:
-                # Opening the partition again compares its position with Kafka's offsets, and so finds the cause.
+                # Open the partition again, because `_open` compares its position with Kafka's offsets and reports the cause.
                 self._fail(partition, Unavailable(f"Kafka has no message at offset {partition.next}: {reason}"))
         now = time.monotonic()
         for key, partition in list(self.partitions.items()):
@@ -345,8 +346,8 @@ class SourceConnector:
         next_offset = position.next
         low, high = self._offset_range(partition.key)
         if next_offset < low:
-            # The deleted messages may be transaction markers or quarantined messages, which do not move the position in the log.
-            # The group offset is past these messages: use it if its metadata has the position in the log.
+            # Kafka may have deleted only transaction markers or quarantined messages, which do not move the position in the log.
+            # The group's committed offset counts such messages: use it if its metadata contains the position in the log.
             offset, metadata = self._kafka.group_offsets([partition.key])[partition.key]
             if metadata == offset_metadata(position):
                 next_offset = max(next_offset, offset)
@@ -370,7 +371,10 @@ class SourceConnector:
         return resumed
 
     def _assign(self) -> None:
-        """Assign all flowing partitions with their offsets to Kafka's client. No other method changes the offsets that it reads."""
+        """Assign all flowing partitions with their offsets to Kafka's client.
+
+        Only this method sets the offsets from which the client reads.
+        """
         self._reassign = False
         self._kafka.assign({key: one.next for key, one in self.partitions.items() if one.state is State.FLOWING})
         self._paused.clear()
@@ -435,9 +439,9 @@ def _by_partition(messages: Sequence[Message], topics: Sequence[str]) -> list[tu
     return [((topics[key >> 32], key & 0xFFFF_FFFF), run) for key, run in found.items()]
 
 
-#: Codes of `Refused` that a retry resolves: another instance commits start offsets too, or a gateway was lost.
+#: Codes of `Refused` that a retry resolves, because another instance also committed start offsets, or a gateway was lost.
 _RETRIED_CODES = {"aborted", "fenced", "staged"}
-#: Errors that remain if the partition is opened again.
+#: Errors that would occur again if the partition were opened again.
 _FATAL_ERRORS = (ConfigError, UsageError, FormatError, NotAllowed)
 
 

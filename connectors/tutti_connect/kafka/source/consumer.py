@@ -100,7 +100,7 @@ class KafkaSource:
 
         Raises:
             Unavailable: Kafka does not answer.
-            ConfigError: a topic does not exist, or this client may not read it.
+            ConfigError: a topic does not exist, or this client has no permission to read it.
         """
         with converted_errors(self._admin, self._where):
             cluster = str(self._admin.describe_cluster(request_timeout=limits.KAFKA_S).result().cluster_id)
@@ -116,7 +116,7 @@ class KafkaSource:
 
         Raises:
             Unavailable: Kafka does not answer.
-            ConfigError: the topic does not exist, or this client may not read it.
+            ConfigError: the topic does not exist, or this client has no permission to read it.
         """
         with converted_errors(self._admin, _partition_name(key)):
             low, high = (self._offset_at(TopicPartition(*key), which) for which in (EARLIEST, LATEST))
@@ -131,7 +131,7 @@ class KafkaSource:
 
         Raises:
             Unavailable: Kafka does not answer, or a partition has no leader.
-            ConfigError: the topic does not exist, or this client may not read it.
+            ConfigError: the topic does not exist, or this client has no permission to read it.
         """
         with converted_errors(self._admin, self._where):
             results = self._admin.describe_topics(TopicCollection([topic]), request_timeout=limits.KAFKA_S)[topic].result()
@@ -149,7 +149,7 @@ class KafkaSource:
 
         Raises:
             Unavailable: Kafka does not answer.
-            ConfigError: this client may not use the group.
+            ConfigError: this client has no permission to use the group.
         """
         partitions = [TopicPartition(*key) for key in keys]
         consumer, deadline = create_client(Consumer, self._request_settings), time.monotonic() + limits.KAFKA_S
@@ -173,7 +173,7 @@ class KafkaSource:
 
         def on_assign(consumer: Consumer, given: list[TopicPartition]) -> None:
             assigned([(one.topic, one.partition) for one in given])
-            consumer.assign([])  # read nothing yet: the position of a partition is known once its producer is open
+            consumer.assign([])  # read nothing yet: the position of a partition is unknown until its producer is open
 
         def on_revoke(consumer: Consumer, _given: list[TopicPartition]) -> None:
             revoked()
@@ -190,7 +190,7 @@ class KafkaSource:
 
         Raises:
             Unavailable: the client has failed, and the connector must end.
-            ConfigError: a topic does not exist, or this client may not read it.
+            ConfigError: a topic does not exist, or this client has no permission to read it.
         """
         try:
             received: list[Message] = self._consumer.consume(limits.MESSAGES_A_POLL, limits.POLL_S)

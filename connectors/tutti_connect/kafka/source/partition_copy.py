@@ -31,7 +31,7 @@ class State(enum.Enum):
     """State of a partition's copy from Kafka to the log."""
 
     WAITING = "waiting"  # the partition waits until its retry time
-    OPENING = "opening"  # a thread starts an epoch of the partition's producer, and reads the position in the log
+    OPENING = "opening"  # a thread opens the partition's producer, which starts an epoch and reads the position in the log
     FLOWING = "flowing"
     REVOKED = "revoked"  # Kafka has taken the partition from this instance
 
@@ -58,7 +58,7 @@ TRANSITIONS = {
 
 
 class Partition:
-    """One partition. The connector's thread calls the methods; an I/O thread of the producer calls `on_delivery`.
+    """One partition. An I/O thread of the producer calls `on_delivery`; the connector's thread calls all other methods.
 
     Attributes:
         next: offset of the next message to read from Kafka.
@@ -107,7 +107,7 @@ class Partition:
         self.state = TRANSITIONS[self.state, event]
 
     def opened(self, producer: Producer, next_offset: int, logged: int) -> None:
-        """Start copying at `next_offset`. The position in the log, `logged`, is lower if the messages between are not records."""
+        """Start copying at `next_offset`. The position in the log, `logged`, is lower if no message between the two is a record."""
         self.transition(Event.OPENED)
         self.producer, self.next, self.committed, self.logged = producer, next_offset, next_offset, logged
         self._waiting.clear()
@@ -159,7 +159,8 @@ class Partition:
             except BufferFull:
                 return
             if receipt.done() and receipt.error is not None:
-                raise receipt.error  # send no later frame: its progress would also mark the records of this frame as copied
+                # a later frame must not be sent: its progress would mark the records of this frame as copied, too
+                raise receipt.error
             self._waiting.popleft()
             self._sent += 1
         self.advance_if_idle()
@@ -172,7 +173,7 @@ class Partition:
     def on_delivery(self, producer: Producer, next_offset: int, error: TuttiError | None, receipt: Receipt) -> None:
         """Process the outcome of one frame; the producer calls this in an I/O thread."""
         if producer is not self.producer:
-            return  # the position that the next producer read from the log already counts a committed frame
+            return  # outcome of an old producer: its successor has read from the log whether the frame is committed
         if error is not None:
             # Do not count the frame as delivered, so that `advance_if_idle` cannot move `committed` past it.
             self._failures.append((producer, error))
@@ -180,7 +181,7 @@ class Partition:
         self.records += receipt.count
         self.committed = max(self.committed, next_offset)
         self.logged = next_offset
-        self._delivered += 1  # last, because the connector's thread may change `committed` once all frames count as delivered
+        self._delivered += 1  # changed last, because the connector's thread may change `committed` when all frames are delivered
         self._backoff.reset()
         self._fenced_backoff.reset()
         self.trouble = ""

@@ -59,13 +59,13 @@ def check_same(position: KafkaPosition, current: KafkaPosition, producer: str, s
         ConfigError: the log has the records of another cluster, or of another topic with this name.
     """
     if position.cluster != current.cluster:
-        wrong = f"the Kafka cluster with id {position.cluster}, but this one is {current.cluster}"
+        wrong = f"the Kafka cluster with id {position.cluster}, but this cluster has id {current.cluster}"
     elif position.topic != current.topic:
-        wrong = f"a topic with id {position.topic}, but this one, {current.topic}, was created later"
+        wrong = f"a topic with id {position.topic}, but the topic with id {current.topic} was created later"
     else:
         return
     raise ConfigError(
-        f"{source}: the log has its records up to {position.next} from {wrong}. To copy this one from its beginning, give the "
-        f'connector another `name` (with start = "earliest"), or delete the state of the old producer: '
+        f"{source}: the records in the log, up to offset {position.next}, are from {wrong}. To copy this topic from its "
+        f'beginning, give the connector another `name` (with start = "earliest"), or delete the state of the old producer: '
         f"tutti producers forget {producer}"
     )

@@ -49,7 +49,7 @@ class Topic(NamedTuple):
         return producer_name(self.connector, self.source.topic, "start")
 
     def progress_at(self, offset: int) -> bytes:
-        """Return the progress that stands for an offset of this topic."""
+        """Encode an offset of this topic in the format of a producer's progress, which the log stores."""
         return KafkaPosition(self.source.cluster, self.source.topic_id, offset).encode()
 
 

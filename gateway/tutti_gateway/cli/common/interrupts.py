@@ -3,7 +3,7 @@
 While modules load, Ctrl-C ends the process at once, because nothing needs cleanup yet. A KeyboardInterrupt raised inside a
 half-imported module could cause a traceback, a misleading error, or a crash in a C extension.
 
-Once a command runs, the first Ctrl-C raises KeyboardInterrupt, which starts the cleanup. A second Ctrl-C ends the process at once,
+When a command runs, the first Ctrl-C raises KeyboardInterrupt, which starts the cleanup. A second Ctrl-C ends the process at once,
 because a second exception would interrupt the cleanup at an arbitrary line.
 """
 
@@ -16,18 +16,18 @@ from types import FrameType, TracebackType
 
 EXIT_INTERRUPTED = 130
 INTERRUPTED = "interrupted\n"
-#: For one Ctrl-C, a terminal and a parent process may both send SIGINT, so a second SIGINT within this time is ignored.
+#: Time after a SIGINT in which another one is ignored, because a terminal and a parent process may both send one for one Ctrl-C.
 _DUPLICATE_S = 0.25
 
 
 def install_handler() -> None:
-    """Install the SIGINT handler, unless the process ignores SIGINT or has a handler of its own."""
+    """Install the SIGINT handler, unless the process ignores SIGINT or has already installed another handler."""
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, _on_first)
 
 
 def ignore_interrupts() -> None:
-    """Ignore SIGINT until the process ends, so that a late Ctrl-C cannot replace its exit code."""
+    """Ignore SIGINT until the process ends, so that a late Ctrl-C cannot change the exit code of the process."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Callable
 from datetime import datetime
 from typing import Any, TypeVar
 
 import click
 
+from tutti.common.gateway_url import DEFAULT_URL
 from tutti.errors import UsageError
 from tutti.reading.range_bounds import Bound, parse_bound, parse_time
 
@@ -16,8 +18,8 @@ Function = TypeVar("Function", bound=Callable[..., object])
 
 
 def url_option(function: Function) -> Function:
-    """Add the option `--url` to a command. Its default is $TUTTI_URL, or the `--url` of the command group."""
-    return _url(callback=lambda context, _option, url: require_url(context, url))(function)
+    """Add the option `--url` to a command. Its default is the `--url` of the command group, $TUTTI_URL, or `DEFAULT_URL`."""
+    return _url(callback=lambda context, _option, url: resolve_url(context, url))(function)
 
 
 def group_url_option(function: Function) -> Function:
@@ -25,22 +27,23 @@ def group_url_option(function: Function) -> Function:
     return _url()(function)
 
 
-def require_url(context: click.Context, url: str | None) -> str | None:
-    """Return the URL given to the command or to its group.
+def resolve_url(context: click.Context, url: str | None) -> str:
+    """Return the URL given to the command, else the one given to its group, else $TUTTI_URL, else `DEFAULT_URL`.
 
-    Raises:
-        click.UsageError: neither the command line nor $TUTTI_URL gives a URL.
+    The key `DEFAULT_URL` in `context.meta` makes the error of an unreachable gateway say that its address is the default.
     """
     if url is None and context.parent is not None:
         url = context.parent.params.get("url")
-    if url is None and not context.resilient_parsing:
-        raise click.UsageError("no gateway is named: give --url tutti://HOST:PORT or set TUTTI_URL", context)
+    if url is None:
+        url = os.environ.get("TUTTI_URL") or None
+    if url is None:
+        url = context.meta[DEFAULT_URL] = DEFAULT_URL
     return url
 
 
 def _url(**options: Any) -> Callable[[Function], Function]:
-    text = "One or more gateways: tutti://HOST:PORT[,HOST:PORT...]. Default: $TUTTI_URL."
-    return click.option("--url", envvar="TUTTI_URL", metavar="URL", help=text, **options)
+    text = f"One or more gateways: tutti://HOST:PORT[,HOST:PORT...]. Default: $TUTTI_URL, or {DEFAULT_URL}."
+    return click.option("--url", metavar="URL", help=text, **options)
 
 
 def json_option(function: Function) -> Function:
@@ -64,7 +67,7 @@ class _BoundType(click.ParamType[Bound]):
 
     def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> Bound:
         if not isinstance(value, str):
-            return value  # type: ignore[return-value]  # a default value is a Bound already
+            return value  # type: ignore[return-value]  # the value is the default, which is already a Bound
         try:
             return parse_bound(value)
         except UsageError as error:

@@ -13,7 +13,7 @@ import orjson
 
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 _UNIT = 1024
-_NO_WRAP_CHARS_MAX = 24  # on a narrow terminal, only cells with more characters are wrapped
+_NO_WRAP_CHARS_MAX = 24  # number of characters up to which a cell is never wrapped, even on a narrow terminal
 
 
 def on_terminal() -> bool:
@@ -57,7 +57,7 @@ def count_text(count: int, one: str, many: str | None = None) -> str:
 
 
 def cell_text(value: object) -> str:
-    """Return a value as text for a table cell; None and "" become a hyphen."""
+    """Return a value as text for a table cell. None and "" become a hyphen."""
     if value is None or value == "":
         return "-"
     if isinstance(value, bool):
@@ -97,7 +97,7 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, emp
 
 
 def print_fields(fields: Mapping[str, object]) -> None:
-    """Print the name and the value of each field on a line of its own."""
+    """Print one line for each field, with the name and the value of the field."""
     width = max((len(name) for name in fields), default=0)
     for name, value in fields.items():
         print(f"{name:<{width}}  {cell_text(value)}")
@@ -125,7 +125,7 @@ class _NullMeter:
 
 @contextmanager
 def progress(title: str, total: int | None, *, unit: str = "records") -> Iterator[Meter]:
-    """During the block, show a progress bar on standard error if that is a terminal. `total` is None if it is unknown."""
+    """During the block, show a progress bar on standard error if it is a terminal. `total` is None if the total is unknown."""
     if not can_draw(sys.stderr):
         yield _NullMeter()
         return

@@ -1,6 +1,6 @@
 """Shows on standard error why a command waits.
 
-On a terminal, a status line shows the current reason. Otherwise each new reason is printed once.
+On a terminal, a status line shows the current reason. If standard error is not a terminal, each new reason is printed once.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ POLL_S = 0.25
 
 
 class TimeLimit:
-    """One time limit for all the waits of a command together."""
+    """Time limit for the total of all waits of a command."""
 
     def __init__(self, timeout_s: float) -> None:
         """Start the time limit now."""
@@ -59,7 +59,7 @@ def _draw(title: str, reason: Callable[[], str], stop: threading.Event) -> None:
 
 
 def _write(title: str, reason: Callable[[], str], stop: threading.Event) -> None:
-    shown: set[str] = set()  # a set, because reasons alternate while the client tries several gateways in turn
+    shown: set[str] = set()  # all printed reasons, because reasons alternate while the client tries several gateways in turn
     while not stop.wait(POLL_S):
         current = reason()
         if current and current not in shown:

@@ -99,14 +99,14 @@ def _check_prerequisites(directory: Path, count: int, port: int) -> None:
     package_data()
     for finding in (spark.pyspark(), java.java()):
         if not finding.good:
-            raise Unavailable(f"the demo needs {finding.subject}: {finding.found}: {finding.do}")
+            raise Unavailable(f"the demo needs {finding.subject} ({finding.found}): {finding.do}")
     for name, address in addresses(count, port).items():
         base = int(address.rpartition(":")[2])
         in_use = machine.ports_in_use(base)
         if in_use:
             raise Unavailable(
-                f"the demo needs the ports {base} to {base + 3} for gateway {name}; these are in use: {in_use}; "
-                "choose others with --port"
+                f"the demo needs the ports {base} to {base + 3} for gateway {name}, but other programs use {in_use}: "
+                "choose other ports with --port"
             )
     existing = machine.nearest(directory)
     free, needed = shutil.disk_usage(existing).free, OTHER_BYTES + count * GATEWAY_BYTES

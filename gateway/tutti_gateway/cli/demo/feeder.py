@@ -22,8 +22,8 @@ from tutti.errors import TuttiError
 from tutti_gateway.cli.demo.departures import AIRPORTS
 from tutti_gateway.cli.demo.shared_progress import FINISHED, SharedProgress
 
-#: Pause after each round of sends and commits, seconds.
-#: A round sends at most the departures of the allowed lead, so the pause also limits the simulated speed.
+#: Pause after each round of sends and commits, seconds. The pause limits the simulated speed, because the number of departures in
+#: a round is limited, too.
 SLOT_S = 0.02
 _START_POLL_S = 0.01
 
@@ -80,7 +80,7 @@ class Feeder:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the producer of one airport. Return exit code 0 if all its departures were committed."""
+    """Run the producer of one airport. Return exit code 0 if all departures of the airport were committed."""
     parser = argparse.ArgumentParser(prog="feeder", description=__doc__)
     parser.add_argument("--url", required=True)
     parser.add_argument("--topic", required=True)

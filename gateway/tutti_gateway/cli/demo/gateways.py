@@ -1,4 +1,4 @@
-"""Runs the gateways of the demo, and restarts killed ones, as `tutti dev` does: `python -m tutti_gateway.cli.demo.gateways`."""
+"""Runs the demo's gateways (`python -m tutti_gateway.cli.demo.gateways`), and restarts killed gateways as `tutti dev` does."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from tutti.errors import TuttiError
 from tutti_gateway.cli.group.dev import run_group
 from tutti_gateway.cli.group.gateway_directories import PORTS_A_GATEWAY
 
-#: Names of the gateways: the three airports of the data set, and then other airports around New York.
+#: Names of the gateways. The first three are the airports in the data set, and the others are further airports around New York.
 NAMES = ("jfk", "lga", "ewr", "isp", "hpn", "swf", "teb")
 RESTART_AFTER_S = 1.0
 
 
 def addresses(count: int, port: int) -> dict[str, str]:
-    """Return the names of the first `count` gateways, and their addresses HOST:P."""
+    """Return a dict from the names of the first `count` gateways to their addresses HOST:P."""
     return {name: f"127.0.0.1:{port + PORTS_A_GATEWAY * number}" for number, name in enumerate(NAMES[:count])}
 
 
 def url_from(airport: str, gateways: dict[str, str]) -> str:
-    """Return the URL for a client at an airport. The airport's own gateway is first, so the client prefers it."""
+    """Return the URL for a client at an airport. The airport's own gateway comes first, so the client prefers this gateway."""
     names = list(gateways)
     nearest = names.index(airport.lower()) if airport.lower() in gateways else 0
     return "tutti://" + ",".join(gateways[name] for name in names[nearest:] + names[:nearest])

@@ -1,4 +1,4 @@
-"""Child processes of the demo. Each process has its own log file and process group, and ends with the demo at the latest."""
+"""Child processes of the demo. Each process has its own log file and process group, and never outlives the demo."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Running:
     def __init__(self, name: str, command: Sequence[str], logs: Path, environment: Mapping[str, str] | None = None) -> None:
         """Start the process. A restarted process with the same name appends to the same files."""
         self.name = name
-        self.may_end = False  # True if exit code 0 is not a failure while other processes still run
+        self.may_end = False  # True if the process may end with exit code 0 before the other processes end
         self.output, self.errors = logs / f"{name}.out", logs / f"{name}.log"
         with self.output.open("ab") as output, self.errors.open("ab") as errors:
             self._process = subprocess.Popen(
@@ -52,7 +52,7 @@ class Running:
         return self._process.poll()
 
     def expect_running(self) -> None:
-        """Raise `Failed` if the process has ended, except with exit code 0 if `may_end` is set."""
+        """Raise `Failed` if the process has ended. Exit code 0 is not an error if `may_end` is set."""
         if self.code is not None and not (self.may_end and self.code == 0):
             raise Failed(f"{self.name} ended with {self.code} too early; its last output: {self.last_output()}")
 
@@ -93,7 +93,7 @@ class Running:
         self._process.wait()
 
     def last_output(self) -> str:
-        """Return the last output lines that mention an error, or the last lines if none does, joined to one line."""
+        """Return the last output lines that contain an error, joined to one line. Without an error, return the last lines."""
         outputs = [file.read_text(errors="replace").strip().splitlines() for file in (self.output, self.errors)]
         errors = [line for lines in outputs for line in lines if _ERROR.search(line)]
         return " / ".join(line.strip()[:_LINE_MAX] for line in (errors or outputs[1])[-_TAIL_LINES:]) or "nothing"
@@ -107,7 +107,7 @@ class ProcessGroup:
     """All processes of a run. The end of the `with` block ends every process."""
 
     def __init__(self, logs: Path) -> None:
-        """Let the processes write their output to files in the directory `logs`."""
+        """Create an empty group, whose processes write their output to files in the directory `logs`."""
         self._logs = logs
         self._all: list[Running] = []
 

@@ -1,8 +1,8 @@
 """One run of the demo: a year of departures passes through a group of gateways to a Spark job, and checks follow.
 
 The gateways run as in `tutti dev`, one for each airport, and restart when killed. Spark-submit runs the job `jobs/flights.py`.
-Three producers replay the year at a fixed rate, each through its airport's gateway, or through another gateway while its own is
-down. After the run, all gateways stop, and the checks read the log files and the results.
+Three producers, one for each airport, replay the year at a fixed rate. Each producer sends through its airport's gateway, or
+through another gateway when its gateway is down. After the run, all gateways stop, and the checks read the log files and results.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ class Outcome(NamedTuple):
 
     @property
     def held(self) -> bool:
-        """True if every promise held."""
+        """True if all checks succeeded."""
         return all(check.held for check in self.checks)
 
     def fields(self) -> dict[str, object]:
@@ -103,7 +103,7 @@ class Outcome(NamedTuple):
 
 @contextmanager
 def prepare_directory(directory: Path) -> Iterator[None]:
-    """Create the directory or remove the files of an earlier demo, and lock the directory until the block ends.
+    """Create the directory, or remove the files of an earlier demo in it, and lock the directory until the block ends.
 
     Raises:
         UsageError: the directory contains files that do not come from a demo.
@@ -112,8 +112,8 @@ def prepare_directory(directory: Path) -> Iterator[None]:
     if directory.exists() and any(directory.iterdir()) and not (directory / _MARKER).exists():
         raise UsageError(f"{directory} holds files that are not from a demo: choose another directory with --data")
     make_directory(directory)
+    # The lock is on the marker file, which is never deleted, so that all demos in the directory lock the same file.
     # Child processes do not inherit the descriptor (O_CLOEXEC), so the kernel releases the lock when this process ends.
-    # The marker file is never deleted, so that all demos in the directory lock the same file.
     marker = os.open(directory / _MARKER, os.O_RDWR | os.O_CREAT, 0o644)
     try:
         try:
@@ -204,7 +204,7 @@ class Demo:
     def _run_year(
         self, processes: ProcessGroup, shared_progress: SharedProgress, gateways: Running, query: Running, feeders: list[Running]
     ) -> Running:
-        """Replay the year. Kill the coordinator and the query on the way, wait for all commits, and return the restarted query."""
+        """Replay the year, kill the coordinator and the query during it, wait for all commits, and return the restarted query."""
 
         def passed(part: float) -> Callable[[], bool]:
             return lambda: shared_progress.committed() >= part * self._last_minute
@@ -241,7 +241,7 @@ class Demo:
         self._report(f"{what} was killed with SIGKILL")
 
     def _batches(self) -> int:
-        """Return how many micro-batches the query has finished, according to its checkpoint."""
+        """Return the number of micro-batches that the query has finished, according to its checkpoint."""
         return len(list((self._directory / "checkpoint" / "commits").glob("[0-9]*")))
 
     def _coordinator(self) -> tuple[str, int]:
@@ -260,7 +260,7 @@ class Demo:
             return control.status()
 
     def _logs_end_equal(self) -> bool:
-        """True if the logs of all gateways end at the same position; the caller has sent the last record."""
+        """True if the logs of all gateways end at the same position. The last record must have been sent before this call."""
         try:
             return len({self._status(name)["position"] for name in self._gateways}) == 1
         except Unavailable:
@@ -282,7 +282,7 @@ class Demo:
         try:
             replay.finish(REPLAY_WAIT_S)
         except Failed:
-            # A replay that wrote its results has failed only because they differ from the live results, which a check reports.
+            # If the replay has written results, it failed only because they differ from the live results, which a check reports.
             if not (self._directory / "replay.jsonl").exists():
                 raise
 
@@ -360,5 +360,5 @@ class Demo:
         }
         command = [sys.executable, "-m", "tutti_gateway.cli.demo.feeder"]
         feeder = processes.start(airport, command + [part for option in options.items() for part in option])
-        feeder.may_end = True  # on a busy machine, a producer may have sent all its input before the killed gateway is back
+        feeder.may_end = True  # on a busy machine, a producer may finish its input before the killed gateway runs again
         return feeder

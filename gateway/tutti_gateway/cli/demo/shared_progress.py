@@ -1,4 +1,4 @@
-"""Shared memory file of the demo's processes, with the start time and the progress of each airport.
+"""Shared memory of the demo's processes: a mapped file with the start time and the progress of each airport.
 
 An airport waits if it is ahead of another airport by more than the allowed skew. Therefore the log is nearly in the order of
 scheduled times: after a departure in the log, no later record is earlier than this departure by more than the skew. Spark's
@@ -15,7 +15,7 @@ from typing import Self
 
 from tutti_gateway.cli.demo.departures import AIRPORTS
 
-#: Progress of an airport that has sent all its departures; later than any minute of the year.
+#: Progress of an airport that has sent all its departures. The value is higher than the number of minutes in a year.
 FINISHED = 1 << 40
 _SLOT = struct.Struct("<q")
 _START = len(AIRPORTS)
@@ -40,7 +40,7 @@ class SharedProgress:
 
     @property
     def started_us(self) -> int:
-        """Return when the simulated year started, on the monotonic clock in us; 0 before the start."""
+        """Return the monotonic time (us) at which the simulated year started; 0 before the start."""
         return self._numbers[_START]
 
     def begin(self, now_us: int) -> None:
@@ -48,7 +48,7 @@ class SharedProgress:
         self._numbers[_START] = now_us
 
     def publish(self, airport: str, minute: int) -> None:
-        """Tell the other airports that all departures of `airport` up to `minute` are committed."""
+        """Publish to the other airports that all departures of `airport` up to `minute` are committed."""
         self._numbers[AIRPORTS.index(airport)] = minute
 
     def committed(self) -> int:

@@ -9,6 +9,7 @@ import socket
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import NamedTuple
@@ -19,6 +20,12 @@ from tutti_gateway.cli.common.output import bytes_text
 from tutti_gateway.core import limits
 
 PACKAGES = ("tutti-ingest", "pyarrow", "pynacl", "numpy", "msgspec", "orjson", "google-crc32c")
+#: Packages that show whether the extra of a role is installed.
+EXTRAS = {
+    "gateway": ("h11", "prometheus-client", "starlette", "structlog", "uvicorn"),
+    "spark": ("pyspark",),
+    "kafka": ("confluent-kafka", "kafka-python"),
+}
 PORT_NAMES = ("clients", "group", "reads", "admin")
 _SYNCS = 40
 _SYNC_BYTES = 256
@@ -37,12 +44,14 @@ class Finding(NamedTuple):
         good: whether the check passed.
         found: the observed value.
         do: remedy if the check failed.
+        skipped: whether the check is for an extra that is not installed and that nobody asked for.
     """
 
     subject: str
     good: bool
     found: str
     do: str = ""
+    skipped: bool = False
 
 
 def python() -> Finding:
@@ -54,14 +63,34 @@ def python() -> Finding:
 
 def packages() -> Finding:
     """Check that the packages that gateways and clients need are installed."""
-    found, missing = [], []
-    for name in PACKAGES:
-        try:
-            found.append(f"{name} {version(name)}")
-        except PackageNotFoundError:
-            missing.append(name)
-    text = ", ".join(found) + (f"; missing: {', '.join(missing)}" if missing else "")
-    return Finding("packages", not missing, text, _INSTALL)
+    return _packages("packages", PACKAGES, _INSTALL)
+
+
+def extra_packages(extra: str) -> Finding:
+    """Check that the packages of an extra are installed."""
+    return _packages(f"{extra} packages", EXTRAS[extra], f"{sys.executable} -m pip install 'tutti-ingest[{extra}]'")
+
+
+def not_installed(extra: str) -> Finding | None:
+    """Return a finding, which is not a failure, if the packages of an extra are not installed, otherwise None."""
+    missing = [name for name in EXTRAS[extra] if _version(name) is None]
+    if not missing:
+        return None
+    return Finding(extra, True, f"not installed: the extra {extra} adds {', '.join(missing)}", skipped=True)
+
+
+def _packages(subject: str, names: Sequence[str], do: str) -> Finding:
+    versions = {name: _version(name) for name in names}
+    missing = ", ".join(name for name, found in versions.items() if found is None)
+    text = ", ".join(f"{name} {found}" for name, found in versions.items() if found is not None)
+    return Finding(subject, not missing, "; ".join(filter(None, [text, missing and f"missing: {missing}"])), do)
+
+
+def _version(package: str) -> str | None:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
 
 
 def compiled() -> Finding:
@@ -127,6 +156,15 @@ def _gateway_at(port: int) -> str | None:
     finally:
         connection.close()
     return str(status["gateway"]) if isinstance(status, dict) and "gateway" in status else None
+
+
+def data_directory(directory: Path) -> Finding:
+    """Report whether the data directory exists, and check that it is a directory."""
+    if directory.is_dir():
+        return Finding("data directory", True, f"{directory.absolute()} exists")
+    if directory.exists():
+        return Finding("data directory", False, f"{directory} is not a directory", "choose a directory with --data DIR")
+    return Finding("data directory", True, f"{directory} is missing: the gateway creates it, below {nearest(directory)}")
 
 
 def disk_space(directory: Path) -> Finding:

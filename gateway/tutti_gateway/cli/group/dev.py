@@ -38,7 +38,7 @@ GATEWAYS_MAX = 7  # more gateways on one machine would only compete for its disk
     default=1.0,
     show_default=True,
     metavar="S",
-    help="Restart a killed gateway after S seconds; 0: never.",
+    help="Seconds after which a killed gateway is restarted; 0: never.",
 )
 @click.option(
     "--log-level", "level", type=click.Choice(["info", "debug"]), help="debug: log each step of each message, for `tutti trace`."

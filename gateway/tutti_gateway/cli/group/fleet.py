@@ -40,7 +40,7 @@ def _is_ready_line(line: bytes) -> bool:
     try:
         report = orjson.loads(line)
     except orjson.JSONDecodeError:
-        return False  # another line of output, or the first part of a line
+        return False  # not the ready line (which is JSON), or only its beginning
     return isinstance(report, dict) and report.get("ready") is True
 
 
@@ -53,7 +53,7 @@ class Gateway:
         self._options = options
         self.name = paths.name
         self.process: Process | None = None
-        self.start_at_s: float | None = None  # monotonic time of the next start; None: no start is planned
+        self.start_at_s: float | None = None  # monotonic time of the next start, or None if no start is planned
 
     def start(self) -> Process:
         """Start the process of the gateway."""
@@ -105,7 +105,7 @@ class Process:
         self._process.send_signal(number)
 
     def wait(self, limit_s: float) -> int:
-        """Wait for the end of the process, and return its exit code; -9, for example, if SIGKILL ended the process.
+        """Wait for the end of the process, and return its exit code, which is -9, for example, if SIGKILL ended the process.
 
         Raises:
             subprocess.TimeoutExpired: the process has not ended within `limit_s` seconds.
@@ -126,11 +126,11 @@ class Fleet:
 
         Args:
             paths: paths of the gateways.
-            restart_after_s: delay before a killed gateway is started again, seconds; 0: it is not started again.
+            restart_after_s: delay before a killed gateway is started again, seconds. With 0, it is not started again.
             options: options of `tutti serve` for each gateway.
         """
         self._paths = paths
-        self._log_file = LossyLogFile(sys.stderr)  # drops lines instead of waiting, so a blocked terminal does not stop the loop
+        self._log_file = LossyLogFile(sys.stderr)  # drops lines and never waits, so that a blocked terminal cannot stop the loop
         removed_names = removed(paths)
         self._gateways = [Gateway(one, options) for one in paths if one.name not in removed_names]
         for one in paths:
@@ -148,8 +148,8 @@ class Fleet:
         """Start all gateways, print the ready line, and return the exit code after all gateways have ended.
 
         Raises:
-            Unavailable: a gateway did not become ready in time, or was killed before that, or every gateway was removed from the
-                group.
+            Unavailable: a gateway did not become ready in time, or was killed before it was ready, or every gateway was removed
+                from the group.
         """
         if not self._gateways:
             raise Unavailable("every gateway of this directory was removed from its group: start the group at its current members")
@@ -174,7 +174,7 @@ class Fleet:
             if gateway is None:
                 os.eventfd_read(self._wake)
             elif gateway.process is None:
-                continue  # an earlier event of this loop was the end of the gateway, which released its process
+                continue  # the gateway ended: an earlier event of this loop has already released its process
             elif key.fd == gateway.process.end:
                 self._ended(gateway)
             elif self._read_output(gateway.process):
@@ -236,7 +236,8 @@ class Fleet:
             gateway.start_at_s = time.monotonic() + self._restart_after_s
         else:
             self._log(f"{gateway.name} {how}; --restart-after 0 leaves it down")
-            self._end_if_none_left(max(code, 1))  # after a kill, `code` is negative, which `run` must not return as an exit code
+            # After a kill, `code` is negative, so `run` returns exit code 1 instead.
+            self._end_if_none_left(max(code, 1))
 
     def _read_output(self, process: Process) -> bool:
         output_part = os.read(process.output, _OUTPUT_BYTES_MAX)

@@ -18,7 +18,7 @@ from tutti.runtime.durable_files import make_directory
 from tutti.security.user_files import parse_toml
 
 PORTS_A_GATEWAY = 10
-PORT_MAX = 65_535 - 3  # a gateway also uses the three ports after its base port
+PORT_MAX = 65_535 - 3  # highest base port of a gateway, which also uses the next three ports
 HOST = "127.0.0.1"
 
 _CONFIG = """\
@@ -96,7 +96,7 @@ def write_group(directory: Path, names: Sequence[str], port: int, command: str, 
         names: names of the gateways.
         port: base port of the first gateway; each further gateway has a base port that is higher by 10.
         command: name of the calling command, which is also the name of the group.
-        keys: True to encrypt the traffic between the gateways. Missing keys are created in `directory`/keys.
+        keys: True to encrypt the traffic between the gateways. Missing keys are created in the subdirectory `keys`.
 
     Raises:
         UsageError: a port is above the limit, or the directory holds the data of a group with other members or ports.
@@ -130,7 +130,7 @@ def _make_keys(directory: Path, names: Sequence[str]) -> None:
 
 
 def _check_founders(directory: Path, members: Mapping[str, str]) -> None:
-    """Reject other members or addresses if a log exists, because the members of a group change only through its log."""
+    """Reject other members or addresses than those of an existing log, because the members of a group change only in its log."""
     for data in sorted(file.parent for file in directory.glob(f"*/{IDENTITY}")):
         founders = _founders(directory / f"{data.name}.toml")
         if not founders or dict(founders) == dict(members):
@@ -162,13 +162,13 @@ def removed(all_paths: Sequence[GatewayPaths]) -> list[str]:
             with closing(LogReader(paths.data)) as reader:
                 most_advanced = max(most_advanced, reader.state(), key=lambda state: state.position)
         except TuttiError:
-            continue  # no log exists yet, or it is unreadable, which its gateway reports when it starts
+            continue  # the log does not exist yet, or is unreadable, which its gateway reports when it starts
     members = {voter.name for voter in most_advanced.roster.values()}
     return [paths.name for paths in all_paths if members and paths.name not in members]
 
 
 def _founders(config: Path) -> dict[str, str]:
-    """Return the members (name -> address) in the file `config`; none if it is missing or invalid."""
+    """Return the members in the file `config` as a dict from name to address; empty if the file is missing or invalid."""
     try:
         members = parse_toml(config.read_text())["group"]["members"]
         return {str(name): str(address) for name, address in members.items()}
@@ -178,7 +178,7 @@ def _founders(config: Path) -> dict[str, str]:
 
 def _write(paths: GatewayPaths, text: str) -> None:
     if paths.config.exists() and paths.config.read_text() == text:
-        return  # do not rewrite an equal file, because a gateway that is still ending may use it
+        return  # an equal file is not rewritten, because a gateway that has not ended yet may use it
     if (paths.data / LOCK).exists():
         lock = os.open(paths.data / LOCK, os.O_RDONLY)
         try:

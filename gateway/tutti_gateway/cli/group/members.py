@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from tutti.errors import Refused, Unavailable, UsageError
-from tutti_gateway.cli.common.options import NumberRange, group_url_option, json_option, require_url, url_option
+from tutti_gateway.cli.common.names import complete_member
+from tutti_gateway.cli.common.options import NumberRange, group_url_option, json_option, resolve_url, url_option
 from tutti_gateway.cli.common.output import count_text, note, on_terminal, print_json, print_table
 from tutti_gateway.cli.common.waiting import TimeLimit, showing_reason
 
@@ -62,14 +63,16 @@ def members(context: click.Context, url: str | None, as_json: bool) -> None:
     Without a subcommand, list them.
     """
     if context.invoked_subcommand is None:
-        context.invoke(list_members, url=require_url(context, url), as_json=as_json)
+        context.invoke(list_members, url=resolve_url(context, url), as_json=as_json)
 
 
 @members.command("list")
 @url_option
 @json_option
 def list_members(url: str, as_json: bool) -> None:
-    """List the gateways in the group's roster, with their states as the answering gateway knows them.
+    """List the gateways of the roster with their states.
+
+    The states are those that the answering gateway knows.
 
     \b
     state        primary: takes part in decisions; minority: cannot reach a majority, serves reads; joining: catches up, or a
@@ -124,7 +127,7 @@ def add(name: str, address: str, url: str, timeout_s: float, no_wait: bool, as_j
 
 
 @members.command()
-@click.argument("name")
+@click.argument("name", shell_complete=complete_member)
 @url_option
 @timeout_option
 @json_option
@@ -143,16 +146,16 @@ def remove(name: str, url: str, timeout_s: float, as_json: bool) -> int:
 
 
 @members.command()
-@click.argument("name")
+@click.argument("name", shell_complete=complete_member)
 @url_option
 @timeout_option
 @no_wait_option
 @json_option
 def replace(name: str, url: str, timeout_s: float, no_wait: bool, as_json: bool) -> int:
-    """Let the gateway NAME vote again after it lost its disk and was started with an empty directory.
+    """Let the gateway NAME vote again after it lost its disk.
 
-    The gateway keeps its name and its rank. The gateway first catches up, and then votes. The command waits until the gateway
-    votes, unless --no-wait is given.
+    Start the gateway with an empty directory. The gateway keeps its name and its rank. The gateway first catches up, and then
+    votes. The command waits until the gateway votes, unless --no-wait is given.
 
     The other gateways must be a majority of the roster. If they are not, as in a group of two, stop NAME, run `tutti roster force`
     at the remaining gateways, and add NAME with an empty directory (`tutti members add`).
@@ -160,7 +163,7 @@ def replace(name: str, url: str, timeout_s: float, no_wait: bool, as_json: bool)
     with _control(url, timeout_s) as (control, deadline):
         member = _member(control.members(), name)
         if _votes(member):
-            raise Refused(f"{name} votes with its current disk: there is nothing to replace")
+            raise Refused(f"gateway {name} already votes with its current disk: `replace` is only for a gateway that lost its disk")
         _change(control, deadline, "replace", name)
         note(f"the roster names the new disk of {name}")
         if no_wait:
@@ -174,7 +177,7 @@ def replace(name: str, url: str, timeout_s: float, no_wait: bool, as_json: bool)
 
 
 @click.command()
-@click.argument("name")
+@click.argument("name", shell_complete=complete_member)
 @url_option
 @timeout_option
 @json_option
@@ -212,7 +215,7 @@ def leave(name: str, url: str, timeout_s: float, as_json: bool) -> int:
 def _majority_warning(found: list[Member], name: str) -> str:
     """Return a warning if the group may lack a majority after the gateway `name` leaves, otherwise "".
 
-    A disconnected gateway still counts while it is in the view, because a view survives short connection losses.
+    A disconnected gateway counts as remaining if it is in the view, because a view survives short connection losses.
     """
     voters = sum(1 for other in found if other["voter"] or other["state"] == "silent")
     stay = [other for other in found if other["name"] != name and other["age"] and other["state"] not in ("leaving", "halted")]
@@ -253,14 +256,14 @@ def _member(found: list[Member], name: str) -> Member:
     for member in found:
         if member["name"] == name:
             return member
-    raise UsageError(f"no gateway of the group is named {name!r}: there are {', '.join(member['name'] for member in found)}")
+    raise UsageError(f"the group has no gateway {name!r}: choose one of {', '.join(member['name'] for member in found)}")
 
 
 def _change(control: AdminClient, deadline: TimeLimit, change: str, name: str, address: str = "") -> None:
-    """Request a roster change, and show the reason while the command waits for it.
+    """Request a roster change, and show why the command waits until the change is complete.
 
     Raises:
-        Unavailable: the change was not complete within the time limit; the message gives the reason.
+        Unavailable: the change was not complete within the time limit; the error text contains the reason.
     """
     with showing_reason(f"{change} {name}", lambda: control.trouble):
         try:
@@ -268,12 +271,12 @@ def _change(control: AdminClient, deadline: TimeLimit, change: str, name: str, a
         except Unavailable as late:
             if change != "replace":
                 raise
-            # The gateway that makes the replacement may die before it answers, and the client then repeats the request.
-            # The repeated request fails, because it waits for a second new disk. A vote of `name` proves that the change was made.
+            # If a gateway makes the replacement and dies before it answers, the client repeats the request. The repeated request
+            # fails, because it waits for a second new disk. If `name` votes now, the first request has succeeded.
             member = _member(control.members(), name)
             if not _votes(member):
                 asked = f"`tutti status --url tutti://{member['address']}` shows its own status"
-                raise Unavailable(f"{late}; {name}: {_reason(member) or _progress(member)}; {asked}") from late
+                raise Unavailable(f"{late}. {name} does not vote yet ({_reason(member) or _progress(member)}); {asked}") from late
         except KeyboardInterrupt:
             note(f"it is unknown whether the log has the change: {change} {name} may still take effect; check with `tutti members`")
             raise
@@ -307,7 +310,7 @@ def _until_it_votes(control: AdminClient, deadline: TimeLimit, name: str) -> lis
 
 
 def _note_pending(found: list[Member], name: str) -> None:
-    """Print whether the gateway `name` votes already, and if not, how to check later that it does."""
+    """Print whether the gateway `name` votes. If it does not vote yet, also print how to check its vote later."""
     member = _member(found, name)
     if _votes(member):
         note(f"{name} has caught up and votes")
@@ -317,12 +320,12 @@ def _note_pending(found: list[Member], name: str) -> None:
 
 
 def _reason(member: Member) -> str:
-    """Return why `member` takes no ordered records or has no vote, as far as the answering gateway knows."""
+    """Return the reason why `member` takes no ordered records or has no vote, or "" if the answering gateway does not know it."""
     return str(member.get(REASON) or "")
 
 
 def _progress(member: Member) -> str:
-    """Return text that says why a gateway does not vote yet, for example how many positions it lacks."""
+    """Return a text that says why a gateway does not vote yet, for example that it lacks 5 positions."""
     if member["state"] == "silent":
         return f"it is not reachable: {known}" if (known := _reason(member)) else "it is not reachable"
     if member["state"] == "primary":
@@ -334,7 +337,8 @@ def _show(found: list[Member], as_json: bool) -> None:
     if as_json:
         print_json(found)
         return
-    reasons_below = on_terminal()  # on a terminal, a column of whole sentences would leave no width for the other columns
+    # On a terminal, reasons are printed below the table, because a column of sentences would leave no space for other columns.
+    reasons_below = on_terminal()
     columns = {name: make for name, make in _COLUMNS.items() if not (reasons_below and name == REASON)}
     print_table(list(columns), [[make(member) for make in columns.values()] for member in found], empty="no members")
     for member in found:

@@ -16,9 +16,9 @@ from tutti_gateway.cli.group.members import Member, timeout_option
 
 @click.group()
 def roster() -> None:
-    """Replace the roster after the permanent loss of a majority.
+    """Replace the roster after the loss of a majority.
 
-    For every other change of members, use `tutti members`.
+    Use this command only if the loss is permanent. For every other change of members, use `tutti members`.
     """
 
 
@@ -29,7 +29,9 @@ def roster() -> None:
 @timeout_option
 @json_option
 def force(keep: str, yes: bool, url: str, timeout_s: float, as_json: bool) -> int:
-    """Let the surviving gateways continue after the permanent loss of a majority.
+    """Let the surviving gateways continue without a majority.
+
+    Use this command after the permanent loss of a majority.
 
     The survivors continue from the longest of their logs. Records that only the lost gateways had are lost, even if producers
     received acknowledgements. If a lost gateway starts again, it reports records that only it may hold, and ends permanently. The
@@ -45,10 +47,10 @@ def force(keep: str, yes: bool, url: str, timeout_s: float, as_json: bool) -> in
         found = {member["name"]: member for member in control.members()}
     unknown = [name for name in names if name not in found]
     if unknown or not names:
-        raise UsageError(f"--keep {keep!r}: name gateways of the group: {', '.join(found)}")
+        raise UsageError(f"--keep {keep!r} must list only gateways of the group: choose from {', '.join(found)}")
     _confirm(names, found, yes)
     addresses = [address for name in names for address in parse_url(f"tutti://{found[name]['address']}")]
-    # Send the request only to surviving gateways, because an excluded gateway of the URL would refuse it.
+    # The request goes only to surviving gateways, because an excluded gateway in the URL would refuse the request.
     with AdminClient(addresses, timeout=deadline.left_s, learn=False) as control:
         with showing_reason(f"the roster becomes {', '.join(names)}", lambda: control.trouble):
             control.force_roster(names)
@@ -62,10 +64,10 @@ def force(keep: str, yes: bool, url: str, timeout_s: float, as_json: bool) -> in
 def _confirm(names: tuple[str, ...], found: Mapping[str, Member], yes: bool) -> None:
     """Show which gateways are excluded, and ask for confirmation unless `yes` is given.
 
-    If no gateway is excluded, there is nothing to confirm: the gateway refuses the request and explains why.
+    If no gateway is excluded, the function asks nothing, because the gateway then refuses the request and explains why.
 
     Raises:
-        UsageError: confirmation is needed, but standard input is not a terminal.
+        UsageError: a confirmation is needed, but standard input is not a terminal.
         click.Abort: the user did not confirm.
     """
     excluded = [f"{name} ({member['state']})" for name, member in found.items() if name not in names]

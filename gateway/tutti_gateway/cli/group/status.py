@@ -1,22 +1,15 @@
-"""`tutti status`, `tutti topics`, `tutti offsets`: show the state of a gateway, the topics of the log, and the offset at a time."""
+"""`tutti status` and `tutti offsets`: show the state of a gateway, and the offset at a time."""
 
 from __future__ import annotations
 
 from datetime import datetime
-from typing import TYPE_CHECKING
 
 import click
 import msgspec
 
 from tutti.errors import TuttiError
-from tutti.reading.range_bounds import time_text
 from tutti_gateway.cli.common.options import TIME, NumberRange, json_option, url_option
-from tutti_gateway.cli.common.output import on_terminal, print_fields, print_json, print_table
-
-if TYPE_CHECKING:
-    from tutti.sources.source import Topic
-
-_TOPIC_COLUMNS = ("name", "records", "bytes", "first_offset", "last_offset", "first_time", "last_time")
+from tutti_gateway.cli.common.output import on_terminal, print_fields, print_json
 
 
 @click.command()
@@ -36,12 +29,14 @@ def status(url: str, watched: bool, interval_s: float, as_json: bool) -> None:
 
     The command shows the status of the first gateway in URL that answers: its name, process id, group, log, state (primary,
     minority, joining, leaving or halted), view, frontier, start and lag, and the Spark queries that report to this gateway.
-    (`tutti queries` asks all gateways.) With --watch, the command shows a table of all gateways of the group. The column frontier
-    is the next offset, lag is the number of decided positions that the gateway lacks, heard is the time since the last answer of a
-    gateway that does not answer now, and reason names the problem.
+    (`tutti queries` asks all gateways.)
 
-    If standard output is not a terminal, the status is one line of JSON even without --json; --watch then writes one line for each
-    change of a gateway, with tabs between the fields.
+    With --watch, the command shows a table of all gateways of the group. In this table, frontier is the next offset, and lag is the
+    number of decided positions that the gateway lacks. For a gateway that does not answer now, heard is the time since its last
+    answer. The column reason describes the problem, if there is one.
+
+    If standard output is not a terminal, the status is one line of JSON even without --json. With --watch, the command then writes
+    one line for each change of a gateway, with tabs between the fields.
     """
     if watched:
         from tutti_gateway.cli.group.watch import watch
@@ -60,50 +55,13 @@ def status(url: str, watched: bool, interval_s: float, as_json: bool) -> None:
 
 
 def _queries(url: str) -> list[dict[str, object]] | None:
-    """Return the Spark queries that report to the gateway at `url`, or None if its reads port does not answer."""
+    """Return the Spark queries that report to the gateway at `url`, or None if the gateway's reads port does not answer."""
     from tutti_gateway.cli.group.queries import queries_at
 
     try:
         return [msgspec.structs.asdict(query) for query in queries_at(url)]
     except TuttiError:
         return None
-
-
-@click.command()
-@url_option
-@json_option
-def topics(url: str, as_json: bool) -> None:
-    """List topics with records, bytes, first and last offset and time.
-
-    Records and bytes are totals since the log began. Bytes are the size of the batches as the producers sent them, with framing and
-    after compression. The first offset is that of the oldest record that retention has kept. The numbers cover the ordered log
-    only, so a topic with only unordered records has 0 records. The command warns if no gateway can confirm with a majority that the
-    list is complete.
-    """
-    from tutti.sources.flight import FlightSource
-    from tutti.sources.source import wait_for_log
-
-    with FlightSource(url) as reads:
-        wait_for_log(reads)
-        found = [_topic(topic) for topic in reads.topics()]
-    if as_json:
-        print_json(found)
-    else:
-        print_table(_TOPIC_COLUMNS, [[topic[name] for name in _TOPIC_COLUMNS] for topic in found], empty="no topics")
-
-
-def _topic(topic: Topic) -> dict[str, object]:
-    """Return the fields of a topic. Offsets and times are None if the log holds no record of the topic."""
-    has_records = topic.first_offset >= 0
-    return {
-        "name": topic.name,
-        "records": topic.records,
-        "bytes": topic.bytes,
-        "first_offset": topic.first_offset if has_records else None,
-        "last_offset": topic.last_offset if has_records else None,
-        "first_time": time_text(topic.first_time_us) if has_records else None,
-        "last_time": time_text(topic.last_time_us) if has_records else None,
-    }
 
 
 @click.command()

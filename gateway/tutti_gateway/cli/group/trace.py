@@ -17,11 +17,11 @@ from tutti_gateway.cli.common.options import json_option
 from tutti_gateway.cli.common.output import print_json, print_table
 
 Line = dict[str, Any]
-#: Events that apply to all positions up to a given one. For each gateway and sender, the first that includes the message is shown.
+#: Events that apply to all positions up to a given one. Only the first that covers the message is shown, by gateway and sender.
 _UP_TO = ("vote", "durable", "confirm")
 #: Events whose log line identifies the message by producer, epoch and sequences.
 _NAMED = ("submitted", "received", "written", "decided", "aborted", "receipt")
-#: For an unordered message, only the gateway that received it logs these events.
+#: Events of an unordered message that only the gateway that received the message logs.
 _AT_ORIGIN = ("submitted", "receipt")
 _DETAILS = ("by", "sender", "up_to", "topic", "position", "in_view", "attempt", "offset", "session", "reason")
 _MS_PER_S = 1000
@@ -31,10 +31,10 @@ _LINE_BYTES_MAX = 1 * limits.MIB
 
 
 class Message(NamedTuple):
-    """Identity of a record, with the epoch, because after an abort the next epoch reuses the sequences.
+    """Identity of a record. It includes the epoch, because after an abort the next epoch reuses the sequences.
 
     Attributes:
-        lane: name of the lane; "" for an ordered record. In a lane, number, epoch and sequence belong to the lane.
+        lane: name of the lane; "" for an ordered record. In a lane, number, epoch and sequence count within the lane.
         number: number of the producer.
         epoch: epoch of the producer.
         sequence: number of the record in the producer's stream.
@@ -55,9 +55,9 @@ class Message(NamedTuple):
 
 
 class RecordQuery(NamedTuple):
-    """The record to trace, given by producer and sequence, and perhaps epoch, or by offset.
+    """The record to trace: either its producer, its sequence and optionally its epoch, or its offset.
 
-    For an unordered record, `lane` is the full name of its lane, or the name of the gateway that received the record.
+    For an unordered record, `lane` is the full name of the record's lane, or the name of the gateway that received the record.
     """
 
     producer: str | None
@@ -67,14 +67,14 @@ class RecordQuery(NamedTuple):
     lane: str = ""
 
     def _in_lane(self, line: Line) -> bool:
-        """True if the log line is about the requested lane; without a lane, True if it is about the ordered log."""
+        """True if the log line is about the requested lane. If no lane is requested, True if it is about the ordered log."""
         lane = _lane(line)
         if not self.lane or LaneName.parse(self.lane) is not None:
             return lane == self.lane
         return bool(lane) and line["gateway"] == self.lane and line["event"] in _AT_ORIGIN
 
     def names(self, line: Line) -> Message | None:
-        """Return the identity of the requested record if the log line is about it, otherwise None."""
+        """Return the identity of the requested record if the log line is about this record, otherwise None."""
         if not (_is_named(line) and self._in_lane(line)):
             return None
         if self.sequence is not None:
@@ -116,11 +116,11 @@ def trace(
     record's receipt, or the name of the gateway that received the record. With a gateway's name, that gateway's log must be among
     the LOGFILEs, because only that log identifies the record.
 
-    After an abort, the next epoch of a producer reuses sequences. The command then shows every message that had the sequence,
-    unless --epoch selects one.
+    After an abort, the next epoch of a producer reuses sequences. Therefore the command shows every message with the sequence N,
+    unless --epoch selects one message.
     """
     if (producer is None) != (sequence is None) or (producer is None) == (offset is None):
-        raise UsageError("name the message: give --producer and --sequence, or --offset")
+        raise UsageError("the record to trace is not clear: give either --producer and --sequence, or --offset")
     if epoch is not None and producer is None:
         raise UsageError("--epoch needs --producer and --sequence")
     for file in files:
@@ -141,7 +141,7 @@ def trace(
 
 
 def _not_found(named: str, lane: str, lines: Iterable[Line]) -> str:
-    """Return the error text for a record that is in none of the logs, with advice that depends on what the logs contain."""
+    """Return the error text for a record that no log contains, with advice that depends on the content of the logs."""
     advice = "is in none of these logs: check that they were written at level debug, and that they cover the time of the record."
     if not lane:
         return f"{named} {advice} For an unordered record, give --lane"
@@ -179,7 +179,7 @@ def _print(lines: Sequence[Line]) -> None:
 
 
 def follow(lines: Callable[[], Iterable[Line]], query: RecordQuery) -> dict[Message, list[Line]]:
-    """Return the log lines about each message that matches `query`, ordered by time. `lines()` must read all logs again."""
+    """Return the log lines about each message that matches `query`, ordered by time. Each call of `lines()` must read all logs."""
     messages = sorted({message for line in lines() if (message := query.names(line))})
     if not messages:
         return {}
@@ -198,10 +198,11 @@ def follow(lines: Callable[[], Iterable[Line]], query: RecordQuery) -> dict[Mess
 
 
 def _lines_covering(lines: Iterable[Line], with_position: Line, begun: str) -> Iterator[Line]:
-    """Yield the lines about a message that give only its position, with the identity of the message added.
+    """Find the lines that are about a message but contain only a position, add the message's identity, and yield them.
 
-    These lines are each NO vote against the message, and for each gateway and sender the first line that includes its position.
-    Lines before the time `begun` are skipped. In a lane, lines of another attempt are skipped, because they reuse positions.
+    These lines are all NO votes against the message, and for each gateway and sender, the first line about a range of positions
+    that includes the message. Lines before the time `begun` are skipped. In a lane, lines of another attempt are skipped, because
+    attempts reuse positions.
     """
     at = _lane(with_position), with_position.get("attempt")
     name = {field: with_position[field] for field in ("producer", "number", "epoch", "first", "last")}
@@ -229,10 +230,11 @@ def _is_named(line: Line) -> bool:
 
 
 def _lines(files: Sequence[Path]) -> Iterator[Line]:
-    """Yield the debug lines of all files, and skip every other line."""
+    """Yield the lines of all files that a gateway wrote at level debug, and skip all other lines."""
     for file in files:
         with file.open("rb") as lines:
-            while text := lines.readline(_LINE_BYTES_MAX):  # a longer line is read in parts, which fail to parse and are skipped
+            # A line above the limit is read in parts, which are skipped because they are not valid JSON.
+            while text := lines.readline(_LINE_BYTES_MAX):
                 try:
                     line = orjson.loads(text)
                 except orjson.JSONDecodeError:

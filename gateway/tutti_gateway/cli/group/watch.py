@@ -16,10 +16,10 @@ from tutti.io.admin import AdminClient
 from tutti_gateway.cli.common.output import cell_text, on_terminal, print_json
 
 ANSWER_S_MAX = 2.0
-#: A gateway that has not answered a request for this long is shown with the state "no answer".
+#: Time after a request without an answer at which a gateway gets the state "no answer".
 LATE_S = 0.5
 NO_ANSWER = "no answer"
-_ROUNDS = 2  # try to connect twice before a gateway counts as not reachable
+_ROUNDS = 2  # number of attempts to connect, after which a gateway counts as not reachable
 _STEP_S = 0.25  # interval at which a polling thread checks the stop flag
 _COLUMNS = ("gateway", "address", "state", "view", "frontier", "lag", "heard", "reason")
 _STYLES = {"primary": "green", "minority": "yellow", "joining": "yellow", "leaving": "yellow", "halted": "red", NO_ANSWER: "red"}
@@ -31,8 +31,8 @@ class GatewayState(NamedTuple):
     Attributes:
         frontier: next offset of the gateway, or None if unknown.
         lag: number of decided positions that the gateway lacks, or None if unknown.
-        heard: for a gateway that does not answer now, the time (UTC) of its last answer.
-        reason: why the gateway does not answer, or why it takes no records.
+        heard: time (UTC) of the gateway's last answer, or None if the gateway answers now or has never answered.
+        reason: reason why the gateway does not answer, or why it takes no records; "" if there is no problem.
     """
 
     gateway: str
@@ -50,10 +50,10 @@ class _PollState:
     """Result of the polls of one address.
 
     Attributes:
-        last_answer: status document of the last successful request.
-        heard: time (UTC) of that answer.
+        last_answer: status document of the last successful request, or None before the first answer.
+        heard: time (UTC) of the last answer, or None before the first answer.
         request_started_s: start of the pending request on the monotonic clock, or None if no request is pending.
-        error: error of the last request, or "" if that request succeeded.
+        error: error of the last request, or "" if the request succeeded.
     """
 
     last_answer: dict[str, Any] | None = None
@@ -62,7 +62,7 @@ class _PollState:
     error: str = ""
 
     def missing(self, now_s: float) -> str:
-        """Return why the gateway counts as not answering, or "" if it answers."""
+        """Return the reason why the gateway counts as not answering, or "" if it answers."""
         late = self.request_started_s is not None and now_s - self.request_started_s >= LATE_S
         return self.error or (_LATE if late else "")
 
@@ -71,7 +71,10 @@ _LATE = f"no answer for {LATE_S:g} s or more"
 
 
 class Watch:
-    """Polls each gateway in its own thread, so that a hanging gateway delays no other. Answers name further gateways to poll."""
+    """Polls each gateway in a separate thread, so that a hanging gateway delays no other gateway.
+
+    The answers of the gateways contain the addresses of further gateways to poll.
+    """
 
     def __init__(self, addresses: Iterable[Address], interval_s: float) -> None:
         """Start to poll each address every `interval_s` seconds."""
@@ -80,7 +83,7 @@ class Watch:
         self._all: dict[Address, _PollState] = {}
         self._names: dict[Address, str] = {}
         self._stop = threading.Event()
-        self._changed = threading.Event()  # set when a gateway stops answering or answers again
+        self._changed = threading.Event()  # is set when a gateway stops answering, and when it answers again
         self._add(addresses)
 
     def close(self) -> None:
@@ -121,7 +124,7 @@ class Watch:
                 self._wait(control)
 
     def _wait(self, control: AdminClient) -> None:
-        """Wait until the next poll is due. Return earlier if the connection breaks, so that the loss shows at once."""
+        """Wait until the next poll is due. Return earlier if the connection breaks, so that the table shows the loss at once."""
         until_s = time.monotonic() + self._interval_s
         while (left_s := until_s - time.monotonic()) > 0 and not self._stop.is_set():
             if control.await_disconnect(min(left_s, _STEP_S)):
@@ -148,7 +151,7 @@ class Watch:
         self._add(found)
 
     def states(self) -> list[GatewayState]:
-        """Return the state of each gateway, sorted by name. If a gateway has two addresses, use one that answers."""
+        """Return the state of each gateway, sorted by name. If a gateway has two addresses, an address that answers is used."""
         now_s = time.monotonic()
         with self._lock:
             polls = {address: (replace(poll), poll.missing(now_s)) for address, poll in self._all.items()}

@@ -20,7 +20,13 @@ def archive() -> None:
 
 
 @archive.command()
-@click.option("--config", "path", required=True, metavar="FILE", help="The archiver's TOML file; see conf/archive/archive.toml.")
+@click.option(
+    "--config",
+    "path",
+    required=True,
+    metavar="FILE",
+    help="The archiver's TOML file; `tutti config init --kind archive` writes one.",
+)
 @click.option("--once", is_flag=True, help="Archive the ranges that are closed now, and end.")
 @json_option
 def run(path: str, once: bool, as_json: bool) -> int:
@@ -67,7 +73,10 @@ def run(path: str, once: bool, as_json: bool) -> int:
 @click.argument("archive")
 @json_option
 def list_ranges(archive: str, as_json: bool) -> None:
-    """List the ranges of ARCHIVE, a directory or a URL, with their records, ticks, files, bytes and topics."""
+    """List the ranges of an archive.
+
+    ARCHIVE is a directory or a URL. The list has the records, ticks, files, bytes and topics of each range.
+    """
     from tutti.archive.catalog import Archive
 
     archived = Archive(archive)
@@ -94,10 +103,11 @@ def list_ranges(archive: str, as_json: bool) -> None:
 )
 @json_option
 def verify(archive: str, remove_orphans: bool, as_json: bool) -> int:
-    """Read all of ARCHIVE, and check the SHA-256 of each file, each record, the digest of each range, and that no range is missing.
+    """Read and check a whole archive.
 
-    The exit code is 4 if anything is corrupt or missing. A killed archiver may leave files that belong to no range, which are
-    harmless. The command keeps such a file if no range holds its records, because it may be their only copy.
+    The command checks the SHA-256 of each file, each record, the digest of each range, and that no range is missing. The exit code
+    is 4 if anything is corrupt or missing. A killed archiver may leave files that belong to no range, which are harmless. The
+    command keeps such a file if no range holds its records, because it may be their only copy.
     """
     from tutti.archive.catalog import Archive
     from tutti.archive.verify import verify as check

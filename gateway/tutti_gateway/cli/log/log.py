@@ -35,10 +35,11 @@ log.add_command(rerun)
 @click.argument("directory")
 @json_option
 def verify(directory: str, as_json: bool) -> None:
-    """Check every frame of the log in DIRECTORY, and of the lanes in it.
+    """Check every frame of a log and of its lanes.
 
-    The command checks the header and the body of each frame, the chain of header checksums, and the indexes and snapshots. The exit
-    code is 4 if anything is corrupt. To check one lane alone, give the directory of the lane, DIRECTORY/lanes/NAME.
+    DIRECTORY is the data directory of a gateway. The command checks the header and the body of each frame, the chain of header
+    checksums, and the indexes and snapshots. The exit code is 4 if anything is corrupt. To check one lane alone, give the directory
+    of the lane, DIRECTORY/lanes/NAME.
     """
     from tutti_gateway.log.tools.verify import lane_of, verify_lanes
     from tutti_gateway.log.tools.verify import verify as check
@@ -99,7 +100,10 @@ def _advice(path: str, own: bool, damage: Sequence[Finding]) -> str:
 @click.option("--end", type=click.IntRange(min=1), help="Last position. [default: the last one in the log]")
 @json_option
 def inspect(directory: str, start: int, end: int | None, as_json: bool) -> None:
-    """List the decided and the undecided frames of the log in DIRECTORY. With --json, print one line of JSON for each frame."""
+    """List the decided and the undecided frames of a log.
+
+    DIRECTORY is the data directory of a gateway. With --json, the command prints one line of JSON for each frame.
+    """
     from tutti_gateway.log.tools.inspect import inspect as frames
 
     found = frames(directory, start, end)
@@ -117,10 +121,10 @@ def inspect(directory: str, start: int, end: int | None, as_json: bool) -> None:
 @click.option("--end", type=click.IntRange(min=0), help="Offset after the last record. [default: the frontier]")
 @json_option
 def digest(directory: str, start: int | None, end: int | None, as_json: bool) -> None:
-    """Print a SHA-256 over the committed records of the log in DIRECTORY.
+    """Print a SHA-256 over the committed records of a log.
 
-    The hash covers the records themselves, independent of batching and compression. The hash is equal on every gateway that holds
-    the range.
+    DIRECTORY is the data directory of a gateway. The hash covers the records themselves, independent of batching and compression.
+    The hash is equal on every gateway that holds the range.
     """
     from tutti_gateway.log.tools.digest import digest as digest_of
 
@@ -153,11 +157,11 @@ def digest(directory: str, start: int | None, end: int | None, as_json: bool) ->
 )
 @json_option
 def repair(directory: str, accept_loss_from: int | None, as_json: bool) -> int:
-    """Show the corruption in the log of a halted gateway, and truncate the log on request.
+    """Show, and truncate on request, a halted gateway's corrupt log.
 
-    Without --accept-loss-from, the command repairs only what it can rebuild from the rest of the log without losing a record:
-    segment headers, indexes and snapshots. The command keeps a copy of all data that it replaces. The exit code is 4 if records
-    cannot be served.
+    DIRECTORY is the data directory of the gateway. Without --accept-loss-from, the command repairs only what it can rebuild from
+    the rest of the log without losing a record: segment headers, indexes and snapshots. The command keeps a copy of all data that
+    it replaces. The exit code is 4 if records cannot be served.
     """
     from tutti_gateway.log.tools.repair import repair as repair_log
 
@@ -172,7 +176,7 @@ def repair(directory: str, accept_loss_from: int | None, as_json: bool) -> int:
 @log.command()
 @click.argument("directory")
 def moved(directory: str) -> None:
-    """Confirm that DIRECTORY was moved here completely while its gateway was down.
+    """Confirm that a stopped gateway's DIRECTORY was moved completely.
 
     A copied directory may be older than the original, and then lacks promises that the gateway made in the protocol. Therefore a
     gateway that starts on a copy has no vote. A moved directory is complete, so confirm the move before the first start. Never
@@ -291,7 +295,7 @@ def _print_verified(report: Verified, lanes: Sequence[LaneVerified] = ()) -> Non
 
 
 def _log_named(log: str, lane: str) -> str:
-    """Return text that names a log, or names a lane and the ordered log of its group."""
+    """Return a text with the uuid of a log, or with the name of a lane and the uuid of the group's ordered log."""
     named = f"log {log or 'not started'}"
     return f"lane {lane} of {named}" if lane else named
 

@@ -1,4 +1,4 @@
-"""Helpers of commands that read a range: resolve its bounds to offsets, and add the reached offset to corruption errors."""
+"""Helpers of commands that read a range: convert the bounds to offsets, and add the reached offset to corruption errors."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def resolve(source: Source, start: Bound, end: Bound) -> tuple[int, int]:
 
 @contextmanager
 def offset_of_damage(position: Callable[[], int]) -> Iterator[None]:
-    """If the block raises a corruption error, add to its message up to which offset the records are readable.
+    """Extend the text of a corruption error that the block raises by the offset up to which the records are readable.
 
     Args:
         position: function that returns the offset up to which the block has read all records.

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 @click.argument("file")
 @json_option
 def rerun(file: str, as_json: bool) -> int:
-    """Run the protocol again with recorded events, and compare its actions.
+    """Run the protocol again with recorded events; compare its actions.
 
     FILE is a recording of `tutti serve --record`. The command feeds each recorded event to a new protocol instance, whose actions
     must equal the recorded actions. At the first difference, the command shows both versions and ends with exit code 1. If a kill

@@ -36,7 +36,7 @@ Key = bytes | None
 
 
 class Chunk(NamedTuple):
-    """Consecutive records of the input: their values, and their keys. `keys` is None if no key field is given."""
+    """Consecutive records of the input, as a list of values and a list of keys. `keys` is None if no key field is given."""
 
     values: list[bytes]
     keys: list[Key] | None
@@ -56,10 +56,10 @@ class Chunk(NamedTuple):
 
 
 class InputHash:
-    """Number and SHA-256 of the input records read so far."""
+    """Counts the input records that were read, and computes their SHA-256."""
 
     def __init__(self, settings: str) -> None:
-        """Include `settings` in the hash, so that the same input read with different options has a different hash."""
+        """Begin a hash with `settings`, so that the same input has a different hash if it is read with different options."""
         self.count = 0
         self._hash = hashlib.sha256(settings.encode() + b"\n")
 
@@ -78,13 +78,13 @@ class Batcher:
     """Splits chunks into batches, and limits the number of records a second."""
 
     def __init__(self, rate: float | None) -> None:
-        """Limit the records a second to `rate`; None for no limit."""
+        """Create a batcher that allows at most `rate` records a second, or any number if `rate` is None."""
         self._rate = rate
         self._sent = 0
         self._started_s: float | None = None
 
     def split(self, chunk: Chunk) -> Iterator[Chunk]:
-        """Yield the records of `chunk` in batches. Before each batch, wait until the rate limit allows it."""
+        """Yield the records of `chunk` in batches. Before each batch, wait until the rate limit allows the batch."""
         while chunk.values:
             part, chunk = chunk.split(self._records(chunk.values))
             self._wait()
@@ -120,7 +120,7 @@ def read_records(stream: BinaryIO, form: str, key: str | None) -> Iterator[Chunk
 
 
 def _lines(stream: BinaryIO) -> Iterator[tuple[int, list[bytes]]]:
-    """Yield lists of complete lines without their newlines, each with the line number of its first line."""
+    """Yield lists of complete lines without their newlines, each list with the line number of its first line."""
     read: Callable[[int], bytes] = getattr(stream, "read1", stream.read)
     first, rest = 1, b""
     while block := read(BLOCK_BYTES):
@@ -137,7 +137,7 @@ def _lines(stream: BinaryIO) -> Iterator[tuple[int, list[bytes]]]:
 
 
 def _text_lines(stream: BinaryIO) -> Iterator[tuple[int, list[bytes]]]:
-    """Yield the lines of a JSON or CSV input, without a byte order mark, which would hide a quote or brace at the start."""
+    """Yield the lines of a JSON or CSV input, without a byte order mark, because the mark would hide a quote or brace after it."""
     for first, lines in _lines(stream):
         if first == 1:
             lines[0] = lines[0].removeprefix(BOM_UTF8)
@@ -195,7 +195,7 @@ def _csv(stream: BinaryIO, key: str | None) -> Iterator[Chunk]:
         values: list[bytes] = []
         keys: list[Key] = []
         reader = csv.reader(text, strict=True)
-        begin = end = first  # line numbers: the first line of the row, and the line after its last line
+        begin = end = first  # numbers of the first line of the current row, and of the line after its last line
         try:
             for row in reader:
                 begin, end = end, first + reader.line_num
@@ -207,7 +207,7 @@ def _csv(stream: BinaryIO, key: str | None) -> Iterator[Chunk]:
                     continue
                 if len(row) != len(names):
                     has = f"line {begin} of the input has {count_text(len(row), 'field')}, but the header has {len(names)}"
-                    raise FormatError(f"{has}: write one field for each, and quote fields with a comma")
+                    raise FormatError(f"{has}: write as many fields as in the header, and quote fields that contain a comma")
                 values.append(orjson.dumps(dict(zip(names, row, strict=True))))
                 keys.append(row[at].encode() if key is not None else None)
                 if len(values[-1]) + len(keys[-1] or b"") > RECORD_BYTES_MAX:

@@ -12,6 +12,7 @@ import click
 
 from tutti import limits
 from tutti.errors import FormatError, TuttiError, UsageError
+from tutti_gateway.cli.common.names import complete_producer, complete_topic
 from tutti_gateway.cli.common.options import NumberRange, json_option, url_option
 from tutti_gateway.cli.common.output import note, print_json, progress
 
@@ -24,8 +25,14 @@ if TYPE_CHECKING:
 
 @click.command()
 @url_option
-@click.option("--topic", required=True, help="Topic of the records; a new topic is created.")
-@click.option("--producer", "name", metavar="ID", help="Producer name; a second run with the same input commits no record twice.")
+@click.option("--topic", required=True, shell_complete=complete_topic, help="Topic of the records; a new topic is created.")
+@click.option(
+    "--producer",
+    "name",
+    metavar="ID",
+    shell_complete=complete_producer,
+    help="Producer name; a second run with the same input commits no record twice.",
+)
 @click.option(
     "--format",
     "form",
@@ -65,8 +72,9 @@ def produce(
     producer with a random name; the group deletes the state of such a producer after an idle hour.
 
     With --spool, the input may be a pipe that cannot be read again: each run sends all records of its input as new records. A
-    record is safe once it is on the disk of DIR, even while no gateway answers. Records that are not committed 10 s after the end
-    of the input stay in DIR. The next run with the same --producer and DIR sends these records first; its own input may be empty.
+    record is safe as soon as it is on the disk of DIR, even if no gateway answers. Records that are not committed 10 s after the
+    end of the input stay in DIR. The next run with the same --producer and DIR sends these records first, and its input may be
+    empty.
 
     With --unordered, a gateway appends the records to its lane, and the printed offsets belong to that lane. There is no order
     between lanes, and --producer is not allowed. Each run starts an epoch, which needs a majority. `tutti tail --unordered` prints
@@ -106,7 +114,7 @@ def produce(
                     meter.advance(sender.send(chunk))
                 report = sender.finish()
             except InputChanged:
-                raise  # this run sent nothing, and the error message gives the number of committed records
+                raise  # no report is printed: this run sent nothing, and the error text contains the number of committed records
             except (TuttiError, OSError, KeyboardInterrupt) as error:
                 wrong = isinstance(error, FormatError | UsageError)  # UsageError: the header of the input lacks the key field
                 _print_report(sender.stop_early(limits.REQUEST_TIMEOUT_US / 1e6 if wrong else 0.0), as_json, wrong=wrong)
@@ -120,7 +128,7 @@ def _check(topic: str, name: str | None, *, unordered: bool, spool: str | None) 
 
     check_name("topic", topic)
     if unordered and name is not None:
-        raise UsageError(f"--producer {name} needs the total order to commit nothing twice: omit --producer or --unordered")
+        raise UsageError(f"--producer {name} and --unordered exclude each other: omit --producer or --unordered")
     if spool is not None and name is None:
         raise UsageError(f"--spool {spool} needs a --producer ID, so that the next run can continue")
 
@@ -138,7 +146,7 @@ def _sender(
 
 @contextmanager
 def _report_interrupt(nothing: Report, as_json: bool) -> Iterator[None]:
-    """If Ctrl-C interrupts the block, which connects to a gateway, print a hint and the empty report `nothing`."""
+    """Print a hint and the empty report `nothing` if Ctrl-C interrupts the block, which must connect to a gateway."""
     try:
         yield
     except KeyboardInterrupt:
@@ -148,12 +156,13 @@ def _report_interrupt(nothing: Report, as_json: bool) -> Iterator[None]:
 
 
 def _unsent(nothing: Report) -> Report:
-    """Return the empty report, marked as ended early. For a named producer, earlier runs may have committed records."""
+    """Return the empty report of a run that ended early."""
+    # For a named producer, the first uncommitted record is unknown, because earlier runs may have committed records.
     return nothing._replace(complete=False, uncommitted_from=1 if nothing.producer is None else None)
 
 
 def _first(chunks: Iterator[Chunk], nothing: Report, as_json: bool) -> list[Chunk]:
-    """Return the first chunk in a list, or an empty list for an empty input. If the input is invalid, print the empty report."""
+    """Return a list with the first chunk, or an empty list for an empty input. If the input is invalid, print the empty report."""
     try:
         return list(islice(chunks, 1))
     except (FormatError, OSError) as error:

@@ -10,12 +10,13 @@ import click
 from tutti.common.gateway_url import Address, parse_url
 from tutti.errors import TuttiError, Unavailable
 from tutti.reading.range_bounds import time_text
-from tutti_gateway.cli.common.options import group_url_option, json_option, require_url, url_option
+from tutti_gateway.cli.common.names import complete_producer
+from tutti_gateway.cli.common.options import group_url_option, json_option, resolve_url, url_option
 from tutti_gateway.cli.common.output import note, print_json, print_table
 
-ANSWER_S_MAX = 4.0  # time limit for confirming the frontier, enough to try two gateways
+ANSWER_S_MAX = 4.0  # time limit for confirming the frontier, which is enough to try two gateways
 
-#: Column names of the table, and the JSON field that each column shows.
+#: Maps each column of the table to the JSON field that the column shows.
 _COLUMNS = {
     "name": "name",
     "epoch": "epoch",
@@ -31,19 +32,19 @@ _COLUMNS = {
 @json_option
 @click.pass_context
 def producers(context: click.Context, url: str | None, as_json: bool) -> None:
-    """List producers, fence one, or delete its state.
+    """List producers, fence one, or delete the state of producers.
 
     Without a subcommand, list them.
     """
     if context.invoked_subcommand is None:
-        context.invoke(list_producers, url=require_url(context, url), as_json=as_json)
+        context.invoke(list_producers, url=resolve_url(context, url), as_json=as_json)
 
 
 @producers.command("list")
 @url_option
 @json_option
 def list_producers(url: str, as_json: bool) -> None:
-    """List producers with epoch, sequence, progress and the time of their last record.
+    """List producers with epoch, sequence, progress and last seen.
 
     \b
     name       a leading ~ marks a random name; the group deletes its state after an idle hour
@@ -80,7 +81,7 @@ def list_producers(url: str, as_json: bool) -> None:
 
 
 def _confirmed(url: str) -> tuple[tuple[Address, ...], str]:
-    """Return the gateways to ask, in order, and a warning, which is "" if the first gateway has confirmed its frontier."""
+    """Return the gateways to ask, in order, and a warning, or "" as the warning if the first gateway has confirmed its frontier."""
     from tutti.sources.flight import FlightSource
 
     with FlightSource(url, timeout=ANSWER_S_MAX) as reads:
@@ -103,10 +104,13 @@ def _producer(producer: Mapping[str, Any]) -> dict[str, object]:
 
 
 @producers.command()
-@click.argument("name")
+@click.argument("name", shell_complete=complete_producer)
 @url_option
 def fence(name: str, url: str) -> None:
-    """End the current epoch of the producer NAME, so that its running process can no longer send."""
+    """End the current epoch of the producer NAME.
+
+    A running process of the producer can then no longer send.
+    """
     from tutti.io.admin import AdminClient
 
     with AdminClient(url) as control:
@@ -115,7 +119,7 @@ def fence(name: str, url: str) -> None:
 
 
 @producers.command()
-@click.argument("names", nargs=-1, required=True)
+@click.argument("names", nargs=-1, required=True, shell_complete=complete_producer)
 @url_option
 def forget(names: tuple[str, ...], url: str) -> None:
     """Delete the state of producers, so that `resume()` returns nothing.

@@ -11,9 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from tutti.common.gateway_url import DEFAULT_URL
 from tutti.errors import ConfigError, TuttiError, UsageError, remedy
 from tutti.reading.range_bounds import Bound
-from tutti_gateway.cli.common.options import BOUND, json_option
+from tutti_gateway.cli.common.names import complete_topic
+from tutti_gateway.cli.common.options import BOUND, json_option, resolve_url
 from tutti_gateway.cli.common.output import count_text, note, print_json, progress
 
 if TYPE_CHECKING:
@@ -25,14 +27,19 @@ Writer = Callable[["pa.RecordBatch"], Any]
 
 
 @click.command()
-@click.option("--url", envvar="TUTTI_URL", metavar="URL", help="One or more gateways. [default: $TUTTI_URL]")
+@click.option(
+    "--url",
+    envvar="TUTTI_URL",
+    metavar="URL",
+    help=f"One or more gateways. [default: $TUTTI_URL; without it, --path and --archive: {DEFAULT_URL}]",
+)
 @click.option("--path", metavar="DIR[,DIR]", help="Data directories to read instead of gateways; the gateways may be down.")
 @click.option(
     "--archive",
     metavar="ARCHIVE",
     help="Archive (directory or URL) for records that retention has removed. An archive can be the only source.",
 )
-@click.option("--topic", "topics", multiple=True, help="Only these topics (repeatable).")
+@click.option("--topic", "topics", multiple=True, shell_complete=complete_topic, help="Only these topics (repeatable).")
 @click.option(
     "--start",
     type=BOUND,
@@ -74,6 +81,8 @@ def replay(
         raise UsageError(f"--out {out}: the name must end in one of {', '.join(_WRITERS)}")
     if not out.parent.is_dir():
         raise UsageError(f"--out {out}: the directory {out.parent} does not exist; create it, or choose another file")
+    if path is None and archive is None:
+        url = resolve_url(context, url)
     with _output_file(out) as write, contextlib.closing(_source(url, path, archive)) as source:
         from tutti.data.scan_request import ScanRequest
         from tutti_gateway.cli.log.ranges import offset_of_damage, resolve
@@ -98,7 +107,7 @@ def _source(url: str | None, path: str | None, archive: str | None) -> Source:
     from tutti.sources.flight import FlightSource
 
     if path is None and not url and archive is None:
-        raise UsageError("no source is given: give --url tutti://HOST:PORT (or set TUTTI_URL), --path DIR or --archive DIR")
+        raise UsageError("no source is given: give --url tutti://HOST:PORT, --path DIR or --archive DIR")
     return source_of(FlightSource(url) if url and path is None else None, path.split(",") if path is not None else None, archive)
 
 

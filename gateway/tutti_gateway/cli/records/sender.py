@@ -42,7 +42,7 @@ _PROGRAM = "tutti produce"
 
 
 def _is_not_receipt_error(record: logging.LogRecord) -> bool:
-    """Logging filter: drop the client's message about a receipt with unknown outcome, because the command's report covers it."""
+    """Logging filter that drops messages of the client about a receipt with unknown outcome, which the command reports itself."""
     return not (isinstance(record.args, tuple) and len(record.args) == 1 and isinstance(record.args[0], Unknown))
 
 
@@ -51,7 +51,7 @@ RecordRange = tuple[int, int]
 
 
 class InputChanged(TuttiError):
-    """The input differs from the one that was committed under the same producer name."""
+    """The input differs from the input that was committed under the same producer name."""
 
 
 class Report(NamedTuple):
@@ -64,9 +64,9 @@ class Report(NamedTuple):
         complete: whether all records of the input are committed.
         undecided: number of sent records whose outcome is unknown.
         lanes: for unordered records, the first and the last offset in each lane.
-        undecided_records: input numbers of the records that `undecided` counts.
+        undecided_records: input numbers of the sent records whose outcome is unknown.
         uncommitted_records: input numbers of records that are not committed although a later record is, because one lane failed.
-        uncommitted_from: input number from which on no record is committed, for a run that ended early.
+        uncommitted_from: for a run that ended early, the input number from which on no record is committed.
     """
 
     topic: str
@@ -110,7 +110,7 @@ class Report(NamedTuple):
         return f"{count_text(self.records, 'record')} committed to {self.topic} before it stopped{undecided}{before}: {hint}"
 
     def _uncommitted_text(self) -> str:
-        """Return text that names the input records that are not committed, or whose outcome is unknown."""
+        """Return a text that lists the numbers of the input records that are not committed, or whose outcome is unknown."""
         failed = f"{_ranges_text(self.uncommitted_records)} and " if self.uncommitted_records else ""
         unknown = (
             f"; the outcome of {_ranges_text(self.undecided_records)} is unknown, check these first"
@@ -148,8 +148,8 @@ class _InFlight:
 
     Attributes:
         last: input number of the last record of the batch.
-        maybe_sent: whether the producer may have the batch. The flag is set before the call of the producer, because Ctrl-C may
-            arrive when the producer has the batch but `receipt` is not assigned yet.
+        maybe_sent: True if the producer may have the batch. The flag is set before the producer is called, because Ctrl-C may
+            arrive after the producer has accepted the batch and before `receipt` is assigned.
     """
 
     last: int
@@ -179,7 +179,7 @@ class Sender:
             settings: topic, format and key field, as text. The input hash includes this text, so changed options count as a
                 changed input.
             rate: maximum number of records a second, or None for no limit.
-            unordered: send to lanes. An unordered run skips no records, because lanes store no progress.
+            unordered: True to send to lanes. An unordered run skips no records, because lanes store no progress.
 
         Raises:
             InputChanged: a program other than `tutti produce` has used the producer name.
@@ -194,7 +194,7 @@ class Sender:
         self._in_flight: deque[_InFlight] = deque()
         self._skipped = 0
         self._committed_now = 0
-        self._committed_to = 0  # input number up to which every record is committed
+        self._committed_to = 0  # number of the last input record up to which all records are committed
         self._aborts = 0
         self._first: int | None = None
         self._last: int | None = None
@@ -235,9 +235,9 @@ class Sender:
         return self._report()
 
     def stop_early(self, wait_s: float) -> Report:
-        """Stop sending, and report which records are committed.
+        """Stop sending, close the producer, and report which records are committed.
 
-        Wait up to `wait_s` seconds for the batches in flight, and then as long as closing the producer takes.
+        Before the producer is closed, wait up to `wait_s` seconds for the outcome of batches in flight.
         """
         deadline_s = time.monotonic() + wait_s
         for pending in self._in_flight:
@@ -262,7 +262,7 @@ class Sender:
                     continue
                 undecided.append(pending.records)
             except TuttiError:
-                failed.append(pending.records)  # every other error means that the batch is not committed
+                failed.append(pending.records)  # after every other error, it is certain that the batch is not committed
                 continue
             reached = pending.last
         return self._report()._replace(
@@ -280,7 +280,7 @@ class Sender:
         )
 
     def _resume(self) -> tuple[int, str]:
-        """Return how many input records the producer has committed, and the hash of these records."""
+        """Return the number of input records that the producer has committed, and the hash of these records."""
         sequence, progress = self._producer.resume()
         if sequence == 0:
             return 0, ""
@@ -296,7 +296,7 @@ class Sender:
         return sequence, str(saved.get("sha256"))
 
     def _skip(self, chunk: Chunk) -> Chunk:
-        """Return the records of the chunk that are not committed yet. Check the hash of the records that are committed already."""
+        """Return the records of the chunk that are not committed yet, and check the hash of the records that are committed."""
         missing = self._committed - self._hash.count
         if missing <= 0:
             return chunk
@@ -357,12 +357,12 @@ class Sender:
         if offset != OFFSET_UNKNOWN and self._lanes is not None and pending.receipt is not None:
             first, last = self._lanes.get(pending.receipt.lane, (offset, 0))
             self._lanes[pending.receipt.lane] = first, max(last, offset + pending.batch.num_rows - 1)
-        elif offset != OFFSET_UNKNOWN:  # for an old batch, the log may have forgotten the offset
+        elif offset != OFFSET_UNKNOWN:  # the offset of an old batch may be unknown, because its records were trimmed
             self._first = offset if self._first is None else self._first
             self._last = offset + pending.batch.num_rows - 1
 
     def _resend(self) -> None:
-        """After an abort, wait for the next epoch, and resend the batches after the last committed sequence in order."""
+        """Wait for the next epoch after an abort, and resend all batches that are not committed, in order."""
         while True:
             self._aborts += 1
             sequence, _ = self._producer.resume()
@@ -382,7 +382,7 @@ class SpoolReport(NamedTuple):
 
     Attributes:
         records: number of input records that were read.
-        safe: number of these records that are committed or on disk.
+        safe: number of read records that are committed or on disk.
         in_spool: number of records on disk that are not committed, including records of earlier runs.
         refused: number of records that this run dead-lettered.
         first, last: first and last offset of this run's records, or None if unknown.

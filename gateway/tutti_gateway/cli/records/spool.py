@@ -28,9 +28,9 @@ if TYPE_CHECKING:
 def spool(directory: str, shows_records: bool, shows_refused: bool, as_json: bool) -> None:
     """Show and check the contents of a producer's spool.
 
-    DIRECTORY is the producer's spool directory. The command changes nothing, and the producer may be running. The command reads
-    every record, and ends with exit code 4 if part of the spool is unreadable. --records also shows readable records after an
-    unreadable part.
+    DIRECTORY is the producer's spool directory. The command changes nothing, and the producer can run at the same time. The command
+    reads every record, and ends with exit code 4 if a part of the spool is unreadable. With --records, it also shows readable
+    records after an unreadable part.
 
     \b
     producer       name of the producer
@@ -41,7 +41,7 @@ def spool(directory: str, shows_records: bool, shows_refused: bool, as_json: boo
     damage         unreadable parts
 
     --records and --refused print JSON lines as `tutti tail` does, with topic, key, value, timestamp and headers. With --records, a
-    line begins with the position in the spool (segment, record); with --refused, it begins with the reason.
+    line begins with the record's position in the spool (segment, record). With --refused, a line begins with the reason.
     """
     from tutti.data.frames.schema import decode_batch
     from tutti.spool.inspect import CorruptPart, read_state, refused, scan_blocks
@@ -93,9 +93,9 @@ def _check(directory: str, damage: Sequence[CorruptPart]) -> None:
         first = damage[0]
         many = count_text(len(damage), "place")
         raise Damaged(
-            f"{directory} is corrupt in {many}, first in {first.file} from byte {first.at} ({first.why}): records there are lost "
-            f"unless a copy has them. `tutti spool {directory} --records` prints the rest: "
-            "send the records that the log lacks, and give the producer a new directory"
+            f"{directory} is corrupt in {many}, first in {first.file} from byte {first.at} ({first.why}). Records there are lost "
+            f"unless a copy has them. Print the readable records with `tutti spool {directory} --records`, send those that the log "
+            "lacks, and give the producer a new directory"
         )
 
 
@@ -103,7 +103,7 @@ def _dead_letters(path: str) -> Iterator[tuple[dict[str, object], pa.RecordBatch
     """Yield the batches of a dead-letter file, each with its topic and the reason why the log rejected it.
 
     Raises:
-        FormatError: the file cannot be read from here on.
+        FormatError: the file cannot be read further; raised after all batches before the unreadable part.
     """
     import pyarrow as pa
 
@@ -117,7 +117,7 @@ def _dead_letters(path: str) -> Iterator[tuple[dict[str, object], pa.RecordBatch
 
 
 def _print_lines(batch: pa.RecordBatch, before: Sequence[Mapping[str, object]]) -> None:
-    """Print each record of the batch as one line of JSON that begins with the fields of its entry in `before`."""
+    """Print each record of a batch as one line of JSON. `before` has, for each record, the fields with which the line begins."""
     import orjson
 
     from tutti.reading.json_lines import json_lines

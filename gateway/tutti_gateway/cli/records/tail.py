@@ -14,22 +14,23 @@ import click
 from tutti.errors import TuttiError, UsageError
 from tutti.reading.range_bounds import Bound
 from tutti_gateway.cli.common.interrupts import ImportGuard
+from tutti_gateway.cli.common.names import complete_member, complete_topic
 from tutti_gateway.cli.common.options import BOUND, url_option
 from tutti_gateway.cli.common.output import note
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-#: `--last N` searches backward from the end. The first step covers this many offsets, and each further step covers twice as many.
+#: Number of offsets in the first step of the backward search for `--last N`. Each further step covers twice as many offsets.
 LAST_STEP = 4096
-#: Time limit of one poll. A poll cannot be interrupted, so Ctrl-C takes effect only after it.
+#: Time limit of one poll. A poll cannot be interrupted, so Ctrl-C takes effect only at the end of the poll.
 POLL_S = 0.5
 
 
 @click.command()
 @url_option
 @click.option("--archive", metavar="ARCHIVE", help="Archive (directory or URL) for records that retention has removed.")
-@click.option("--topic", "topics", multiple=True, help="Only these topics (repeatable).")
+@click.option("--topic", "topics", multiple=True, shell_complete=complete_topic, help="Only these topics (repeatable).")
 @click.option("--key", help="Only records with this key.")
 @click.option(
     "--start",
@@ -51,7 +52,12 @@ POLL_S = 0.5
     help="json: the whole record; value: its value and a newline; raw: its value only.",
 )
 @click.option("--unordered", is_flag=True, help="Read unordered records instead of ordered records; all lanes, one after another.")
-@click.option("--origin", metavar="NAME", help="With --unordered: read one lane only; NAME is its gateway or its own name.")
+@click.option(
+    "--origin",
+    metavar="NAME",
+    shell_complete=complete_member,
+    help="With --unordered: read one lane only; NAME is its gateway or its own name.",
+)
 def tail(
     url: str,
     archive: str | None,
@@ -74,8 +80,8 @@ def tail(
     If the group is not founded yet, the command waits 10 seconds for the log to start; with --follow, it waits without limit. If no
     gateway answers, the command tries for 10 seconds at the start, or for a minute later, and then ends with exit code 3.
 
-    An unordered record is in the lane of the gateway that received it, which is the field gateway. Offsets count the records of one
-    lane. Therefore --last, and numbers for --start and --end, need --origin, which names the lane.
+    An unordered record is in the lane of the gateway that received it. The field gateway contains the name of that gateway. Each
+    lane has its own offsets. Therefore --last, and numbers for --start and --end, need --origin, which selects a lane.
     """
     lane_arguments = _lane_arguments(unordered, origin, start, end, last) | ({"archive": archive} if archive is not None else {})
     if last is not None and start is not None:
@@ -107,17 +113,20 @@ def _lane_arguments(
             raise UsageError(f"--origin {origin} needs --unordered: give both")
         return {}
     if origin is None and last is not None:
-        raise UsageError("--last applies to one lane: name it with --origin")
+        raise UsageError("--last applies to one lane: select a lane with --origin")
     if origin is None and (isinstance(start, int) or isinstance(end, int)):
         raise UsageError(
-            "offsets belong to one lane: name it with --origin, or give --start and --end as earliest, latest or times"
+            "offsets belong to one lane: select a lane with --origin, or give --start and --end as earliest, latest or times"
         )
     return {"ordering": "unordered", "origin": origin}
 
 
 @contextmanager
 def _interrupts() -> Iterator[Callable[[], bool]]:
-    """Yield a function that returns True after a Ctrl-C. Python discards a KeyboardInterrupt raised in a destructor or callback."""
+    """Yield a function that returns True after a Ctrl-C.
+
+    The function is needed, because Python discards a KeyboardInterrupt that is raised in a destructor or callback.
+    """
     count = 0
 
     def handler(number: int, frame: FrameType | None) -> None:
@@ -131,7 +140,8 @@ def _interrupts() -> Iterator[Callable[[], bool]]:
     try:
         yield lambda: count > 0
     finally:
-        if signal.getsignal(signal.SIGINT) is handler:  # on Ctrl-C, the earlier handler may install another handler
+        # After a Ctrl-C, the previous handler may have installed another handler, which must stay.
+        if signal.getsignal(signal.SIGINT) is handler:
             signal.signal(signal.SIGINT, before)
 
 
@@ -212,7 +222,7 @@ def _start_of_last(
     *,
     absent_ok: bool,
 ) -> tuple[int, int]:
-    """Return the offset where the last `last` matching records before `end` begin, and `end` as an offset."""
+    """Return the offset at which the last `last` matching records before `end` begin, and the offset that `end` means."""
     with ImportGuard():
         from tutti.data.scan_request import ScanRequest
         from tutti.reader import source_of

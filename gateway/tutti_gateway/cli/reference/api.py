@@ -47,7 +47,7 @@ def _class(kind: type) -> Iterator[str]:
     made = f"\n\n    {kind.__name__}{_signature(kind.__init__)}" if _made_by_users(kind) else ""
     yield f"## `{kind.__name__}`{made}\n\n{_text(_docstring(kind))}\n"
     for name, found in vars(kind).items():
-        member = inspect.unwrap(found) if callable(found) else found  # a compiled method wraps the Python method with the docstring
+        member = inspect.unwrap(found) if callable(found) else found  # only the wrapped method has the docstring
         if name.startswith("_") or not (inspect.isfunction(member) or isinstance(member, property)):
             continue
         call = _signature(member) if inspect.isfunction(member) else _returns(member)
@@ -75,7 +75,7 @@ def _signature(function: Any) -> str:
 
 
 def _unquoted(found: re.Match[str]) -> str:
-    """Return the matched text: an annotation without its quotes, a string default unchanged."""
+    """Return the matched text, without its quotes if it is an annotation, or unchanged if it is the default of an argument."""
     before = found.string[: found.start()]
     return (found[1] or found[2]) if before.endswith(": ") else found[0]
 

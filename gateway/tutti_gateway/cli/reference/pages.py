@@ -42,30 +42,39 @@ def config_page() -> str:
 
 
 _CLI_INTRODUCTION = """\
-- `--url` takes one or more gateways, `tutti://HOST:PORT[,HOST:PORT...]`, and defaults to `$TUTTI_URL`.
+- `--url` takes one or more gateways, `tutti://HOST:PORT[,HOST:PORT...]`. The default is `$TUTTI_URL`, or `tutti://127.0.0.1:7400`
+  if that variable is not set. `replay` and `backfill` use the default address only without `--path` and `--archive`.
 - Results go to standard output. Progress, reasons for waiting, and confirmations of changes go to standard error.
 - Some commands print a table: `members`, `topics`, `producers`, `keys show`, `log inspect`, `trace` and `status --watch`. If
   standard output is not a terminal, a table becomes lines with tabs between the fields. The first line has the column names (in
   `trace`, the second line), and a hyphen marks an empty field. The other commands print sentences, or only the result (`offsets`,
-  `log digest`). With `--json`, a command prints one line of JSON instead. `log inspect` prints one line of JSON for each frame,
-  `trace` for each step, and `status --watch` for each change.
+  `log digest`). With `--json`, a command prints one line of JSON instead. With `--json`, `log inspect` prints one line
+  for each frame, `trace` one line for each step, and `status --watch` one line for each change.
 - Some commands print JSON by default: `status` if standard output is not a terminal, `tail` (see `--format`), and `serve` and
   `dev`, which print one line when they are ready.
 - Arguments, including file names, must be UTF-8 text. A file of configuration, keys, tokens or certificates may have at most
-  1 MiB. Such a file may be a pipe (`<(...)` of a shell) that delivers its data within 10 s, except a certificate and its key.
+  1 MiB. A file of configuration, keys or tokens may also be a pipe (`<(...)` of a shell) that delivers its data within 10 s.
 - Exit codes: 0: success; 1: failed; 2: wrong use; 3: unavailable; 4: corruption found. An error is one line, `error: ...`, on
   standard error. After Ctrl-C, the exit code is 130. Commands that run until they are stopped end with 0, such as `serve`, `dev`
   and `tail --follow`; only `status --watch` ends with 130.
 - To complete commands and options in the shell, add `eval "$(tutti completion bash)"` to `~/.bashrc`, or
-  `eval "$(tutti completion zsh)"` to `~/.zshrc`. For fish, run `tutti completion fish > ~/.config/fish/completions/tutti.fish`.
+  `eval "$(tutti completion zsh)"` to `~/.zshrc`. For fish, run `tutti completion fish > ~/.config/fish/completions/tutti.fish`. The
+  shell also completes names of topics, gateways and producers, which it requests from the gateways of `--url`. Without an answer
+  within half a second, or without the right to list the names, the shell completes no names.
 """
 
 _CONFIG_INTRODUCTION = """\
-A gateway reads one TOML file: `tutti serve --config FILE`. `tutti config check FILE` explains every mistake in the file and its
-correction. An unknown key is an error. [conf/minimal.toml](../../conf/minimal.toml) is the smallest configuration,
-[conf/group.toml](../../conf/group.toml) configures a gateway of a group of three with keys, and
-[conf/gateway.toml](../../conf/gateway.toml) shows every key with its default. A relative path is relative to the working directory,
-except in `[security]`, where it is relative to the directory of the configuration file.
+A gateway reads one TOML file: `tutti serve --config FILE`. `tutti config init` writes a commented file to start from, which shows
+every key with its default: [conf/gateway.toml](../../conf/gateway.toml). `tutti config check FILE` explains every mistake in the
+file and its correction. An unknown key is an error. [conf/minimal.toml](../../conf/minimal.toml) is the smallest configuration,
+[conf/group.toml](../../conf/group.toml) configures a gateway of a group of three, and [conf/secured.toml](../../conf/secured.toml)
+adds keys, tokens and certificates. A relative path is relative to the working directory, except in `[security]`, where it is
+relative to the directory of the configuration file.
+
+A size is a number of bytes, or a text with a unit, such as `segment_bytes = "128MB"`. The unit is B, KB, MB, GB or TB (powers of
+1000), or KiB, MiB, GiB or TiB (powers of 1024). A time is a number of milliseconds, or a text with a unit, such as `tick_ms =
+"10s"`. The unit is ms, s, m (minutes), h or d. The number before a unit is whole, and no space separates the two. The files of the
+archiver and of the connectors take the same units.
 """
 
 

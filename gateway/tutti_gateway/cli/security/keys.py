@@ -13,7 +13,7 @@ from tutti_gateway.cli.common.output import print_json, print_table
 
 @click.group()
 def keys() -> None:
-    """Create and show the keys that gateways use for authentication.
+    """Create and show the keys that authenticate gateways.
 
     With keys, gateways encrypt and authenticate the traffic between them, and reject a connection whose key is not listed. Each
     gateway has its own secret file (`security.secret_key`), and all gateways have the same public file (`security.public_keys`).
@@ -32,9 +32,10 @@ def keys() -> None:
 @click.argument("names", nargs=-1, required=True, metavar="NAME...")
 @json_option
 def new(directory: Path, names: tuple[str, ...], as_json: bool) -> None:
-    """Create a secret file DIR/NAME.secret for each gateway NAME, and add its public key to DIR/group.keys.
+    """Create a secret key for each gateway NAME.
 
-    Copy each secret file to its gateway's host only, and group.keys to every host. The command never replaces existing keys.
+    The command writes the secret key to DIR/NAME.secret, and adds the public key to DIR/group.keys. Copy each secret file to its
+    gateway's host only, and group.keys to every host. The command never replaces existing keys.
     """
     from tutti_gateway.transport.keys import generate
 

@@ -7,12 +7,14 @@ from pathlib import Path
 
 import click
 
+from tutti import limits
 from tutti.errors import ConfigError, UsageError, remedy
 from tutti.security.tokens import Access
 from tutti_gateway.cli.common.options import json_option
 from tutti_gateway.cli.common.output import print_json, print_table
 
 _US = 1_000_000
+_QUOTA = click.IntRange(1, limits.QUOTA_MAX)
 
 
 @click.group()
@@ -46,6 +48,15 @@ def _file_option(function: click.decorators.FC) -> click.decorators.FC:
     "--producer", "producers", multiple=True, metavar="NAMES", help="Producer names that the client may use. [default: all]"
 )
 @click.option("--admin", is_flag=True, help="Allow admin requests: members, roster, leave, fence, forget.")
+@click.option(
+    "--records-per-s", type=_QUOTA, metavar="N", help="Quota: records a second that each gateway accepts. [default: unlimited]"
+)
+@click.option(
+    "--bytes-per-s",
+    type=_QUOTA,
+    metavar="N",
+    help="Quota: bytes a second that each gateway accepts, as they arrive (compressed). [default: unlimited]",
+)
 @click.option("--expires", metavar="TIME", help="Lifetime of the token: 30d, 12h, 90m. [default: unlimited]")
 @click.option(
     "--client",
@@ -69,6 +80,8 @@ def new(
     read: tuple[str, ...],
     producers: tuple[str, ...],
     admin: bool,
+    records_per_s: int | None,
+    bytes_per_s: int | None,
     expires: str | None,
     client: Path | None,
     keys: Path | None,
@@ -76,15 +89,17 @@ def new(
     path: Path,
     as_json: bool,
 ) -> None:
-    """Create the token NAME, print the token, and add its SHA-256 to the token file.
+    """Create the token NAME and print it.
 
-    A missing token file is created. Give the token to the client in a file (TUTTI_TOKEN_FILE), never as a command argument, because
-    other users of the host can read command arguments.
+    The command adds the SHA-256 of the token to the token file. A missing token file is created. A gateway delays the records above
+    a quota, and refuses none. Give the token to the client in a file (TUTTI_TOKEN_FILE), never as a command argument, because other
+    users of the host can read command arguments.
     """
     from tutti.security.tokens import digest_of, new_token
 
     token = new_token()
-    access = _checked_access(Access(name, digest_of(token), produce, read, admin, 0, producers or ("*",)), expires)
+    quotas = {"records_per_s": records_per_s or 0, "bytes_per_s": bytes_per_s or 0}
+    access = _checked_access(Access(name, digest_of(token), produce, read, admin, 0, producers or ("*",), **quotas), expires)
 
     def add(known: dict[str, Access]) -> None:
         if name in known:
@@ -147,7 +162,6 @@ def _write_client(path: Path, text: str) -> None:
 def _checked_access(access: Access, expires: str | None) -> Access:
     import time
 
-    from tutti import limits
     from tutti.data.names import check_name
     from tutti.security.tokens import check_pattern
     from tutti_gateway.config.model import parse_duration
@@ -167,12 +181,13 @@ def _checked_access(access: Access, expires: str | None) -> Access:
 @_file_option
 @json_option
 def listed(path: Path, as_json: bool) -> None:
-    """List the tokens in the token file, with their rights."""
+    """List the tokens in the token file, with their rights and quotas."""
     from tutti.security.tokens import read_tokens
 
     known = sorted(read_tokens(path).values())
     if as_json:
-        print_json([{**line._asdict(), "expires_us": line.expires_us or None} for line in known])
+        unset = ("expires_us", "records_per_s", "bytes_per_s")
+        print_json([{**line._asdict(), **{key: getattr(line, key) or None for key in unset}} for line in known])
         return
     rows = [
         (
@@ -182,10 +197,12 @@ def listed(path: Path, as_json: bool) -> None:
             ", ".join(line.producers),
             "yes" if line.admin else "",
             _until(line.expires_us),
+            line.records_per_s or None,
+            line.bytes_per_s or None,
         )
         for line in known
     ]
-    print_table(("name", "produce", "read", "producers", "admin", "expires"), rows, empty="no tokens")
+    print_table(("name", "produce", "read", "producers", "admin", "expires", "records/s", "bytes/s"), rows, empty="no tokens")
 
 
 def _until(expires_us: int) -> str:

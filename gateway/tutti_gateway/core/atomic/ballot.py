@@ -1,4 +1,4 @@
-"""The coordinator's count of votes in one view: two-phase commit of many positions at once."""
+"""The coordinator's count of votes in one view. One vote covers many positions."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ class Ballot:
     """Votes of the members of a view.
 
     Attributes:
-        votes: the highest position of each member's YES, by gateway number.
-        low: reason why a member's disk accepts no new batches, by gateway number. A report expires after a few heartbeats unless
-            the member repeats it, so a late message has no lasting effect.
-        full: number of consecutive heartbeats for which a member's disk has been low, by gateway number.
+        votes: the highest position for which each member has voted YES, by gateway number.
+        low: for each member with a low disk, the reason why the disk accepts no new batches, by gateway number. An entry expires
+            after a few heartbeats unless the member repeats its report, so a late message has no lasting effect.
+        full: for each member with a low disk, the number of consecutive heartbeats for which it has been low, by gateway number.
     """
 
     __slots__ = ("_at_beat", "_low_beats", "_missed", "full", "low", "votes")
 
     def __init__(self, members: tuple[int, ...], frontier: int) -> None:
-        # Every member of the view has all decided frames, so the frontier counts as its first YES.
+        # Every member of the view holds all decided frames, so it starts with a YES to all positions up to the frontier.
         self.votes = dict.fromkeys(members, frontier)
         self.low: dict[int, str] = {}
         self._low_beats: dict[int, int] = {}
@@ -32,7 +32,7 @@ class Ballot:
             self.votes[member] = up_to
 
     def report_space(self, member: int, low: str) -> None:
-        """Store the reason why a member's disk is low; an empty reason means that it has free space."""
+        """Store the reason why a member's disk is low; an empty reason means that the disk has free space."""
         if low:
             self.low[member] = low
             self._low_beats[member] = limits.LOW_HEARTBEATS
@@ -41,13 +41,13 @@ class Ballot:
 
     @property
     def all_yes(self) -> int:
-        """Position up to which every member has voted YES."""
+        """Last position up to which every member has voted YES."""
         return min(self.votes.values())
 
     def beat(self, end: int, period: int) -> list[int]:
         """Count one heartbeat. Return the members whose votes made no progress for `period` heartbeats although frames waited.
 
-        The period is counted in the coordinator's own heartbeats, so a coordinator whose process was paused suspects no member.
+        Only the coordinator's own heartbeats count, so after a pause of its process the coordinator suspects no member.
         """
         for member in list(self.low):
             self._low_beats[member] -= 1
@@ -57,10 +57,10 @@ class Ballot:
         late = []
         for member, vote in self.votes.items():
             before = self._at_beat[member]
-            # While no frame waits for the member's vote, its silence does not count.
+            # If no frame waits for the member's vote, the member's silence does not count.
             self._missed[member] = self._missed[member] + 1 if vote == before < end else 0
             if self._missed[member] >= period:
-                # Starting again from 0 limits the reports to one for each period.
+                # The count starts again from 0, so that a member is reported at most one time in each period.
                 self._missed[member] = 0
                 late.append(member)
             self._at_beat[member] = vote

@@ -22,26 +22,26 @@ from tutti_gateway.core.protocol.messages import Confirm, No, Vote
 
 
 class UpperLayers(Protocol):
-    """Calls of *atomic* to the layers above it."""
+    """Methods that *atomic* calls in the layers above."""
 
     def decided(self, run: tuple[Frame, ...], offsets: tuple[int, ...], void: frozenset[int]) -> None:
-        """Answer clients and update all layers, because the frontier has passed the run."""
+        """Answer clients and update all layers after the frontier has passed a run of frames."""
 
     def abort(self, frame: Frame, body: AbortBody) -> None:
-        """Order an ABORT that voids the batch."""
+        """Order an ABORT that voids the batch `frame`."""
 
     def space_freed(self) -> None:
-        """Order waiting batches, because the window or the disk may have space again."""
+        """Order batches that waited for space in the window or on a disk."""
 
     def suspect(self, member: int, reason: str) -> None:
         """Suspect a member that blocks the group, so that the next view excludes it."""
 
     def full(self, low: Mapping[int, str]) -> None:
-        """Suspect members whose disks were full for the atomic period. `low` maps members to reasons."""
+        """Suspect the members whose disks were full for the atomic period. `low` maps each of them to the reason."""
 
 
 class Atomic:
-    """Writes ordered frames, votes for them, and advances the frontier; the coordinator's instance also counts the votes.
+    """Writes ordered frames, votes for them, and advances the frontier. At the coordinator, this class also counts the votes.
 
     Attributes:
         decisions: sends CONFIRM to the members while this member coordinates.
@@ -55,8 +55,8 @@ class Atomic:
         self._above = above
         self._unwritten: list[Frame] = []
         self._writing: deque[tuple[int, int]] = deque()  # (token, last position) of every Persist in progress
-        self._deferred: list[Frame] = []  # a declined batch and all later frames, until its ABORT arrives
-        self._declined: dict[int, Frame] = {}  # batches that this member declined, until an ABORT covers them
+        self._deferred: list[Frame] = []  # frames not given to the disk: a declined batch and all frames after it, until the ABORT
+        self._declined: dict[int, Frame] = {}  # position -> declined batch that no ABORT has voided yet
         self._low = ""
         self._ballot: Ballot | None = None
         self.decisions = DecisionBroadcast(context)
@@ -67,7 +67,7 @@ class Atomic:
     def installed(self) -> None:
         """Begin an installed view: vote again for all durable frames, because votes of the previous view no longer count."""
         window, view_state = self._window, self._view_state
-        # A vote counts only in its own view, so each view has its own ballot (atomic, A3).
+        # A vote counts only in the view in which it was sent, so each view has a new ballot (atomic, A3).
         self._ballot = Ballot(view_state.members, window.frontier) if view_state.coordinating else None
         self.decisions.reset()
         self._view_position = 0
@@ -75,19 +75,19 @@ class Atomic:
         self._vote(again=True)
 
     def ended(self) -> None:
-        """End the view, and drop the frames that were not yet given to the disk."""
+        """End the view, and drop the frames that the disk has not received yet."""
         self._unwritten, self._deferred, self._declined, self._ballot = [], [], {}, None
         self.decisions.reset()
-        # STATE reports only the durable log, so this member must hold no frames beyond the last write (flush, F4).
+        # The message STATE reports only the durable log, so this member must hold no frames beyond the last write (flush, F4).
         self._window.truncate(self._window.mark(CommitStage.WRITING))
 
     def truncate(self, to: int) -> None:
-        """Truncate the log after position `to`, in the window and on the disk."""
+        """Truncate the log after position `to`, both in the window and on the disk."""
         window = self._window
         invariant(not self._unwritten and not self._deferred, "a log is truncated while frames of its view wait")
         if window.mark(CommitStage.WRITING) > to:
             self._outbox.persist(truncate_after=to)
-        # A write of a truncated frame may still complete, and must not count for a new frame at the same position.
+        # The write of a truncated frame may still complete, but must not count as the write of a new frame at that position.
         self._writing = deque((token, min(last, to)) for token, last in self._writing)
         window.truncate(to)
 
@@ -99,17 +99,17 @@ class Atomic:
 
     def advance_frontier(self, up_to: int) -> None:
         """Advance the frontier over frames that a view without this member has decided, and that are durable on this member."""
-        # A learner does not vote in that view, so the decision of the view's members takes the place of its own vote.
+        # A learner does not vote in that view. The decision of the view's members replaces the learner's vote.
         self._window.advance(CommitStage.VOTED, max(up_to, self._window.mark(CommitStage.VOTED)))
         self._decide(up_to)
 
     def view_opened(self, view_position: int) -> None:
-        """Store the position of the view's VIEW frame: the coordinator decides nothing before that frame (protocol/atomic, A6)."""
+        """Store the position of the VIEW frame that opens the view. The first decision of the view must include it (atomic, A6)."""
         self._view_position = view_position
 
     def append(self, frames: Sequence[Frame]) -> None:
         """Append the next frames of the log, which the received-table already contains."""
-        # Only the coordinator's own orders obey the limit: an adopted log may exceed it, and its VIEW frame must still follow.
+        # A VIEW frame must be able to follow an adopted log above the coordinator's limit, so only other orders obey that limit.
         orders = self._view_state.coordinating and frames[0].kind != Kind.VIEW
         self._window.extend(frames, 0 if orders else limits.WINDOW_MORE_FRAMES + limits.VIEW_RESERVE_FRAMES)
         if self._low or self._deferred:
@@ -118,12 +118,12 @@ class Atomic:
             self._unwritten.extend(frames)
 
     def _append_while_low(self, frames: Sequence[Frame]) -> None:
-        """Append frames while the disk is low: decline batches, and hold back later frames until ABORTs arrive (atomic, A16)."""
+        """Append frames while the disk is low: vote NO to batches, and keep later frames from the disk until the ABORT (A16)."""
         for frame in frames:
             if frame.kind == Kind.BATCH and self._low:
                 self.decline(frame, f"no space: {self._low}")
             elif self._deferred:
-                # The log on the disk must have no gap, so frames after a declined batch cannot be written before it.
+                # The log on the disk must have no gap, so frames after a declined batch wait until that batch is written.
                 self._deferred.append(frame)
                 if frame.kind == Kind.ABORT:
                     self._on_abort(frame)
@@ -131,7 +131,7 @@ class Atomic:
                 self._unwritten.append(frame)
 
     def decline(self, frame: Frame, reason: str) -> None:
-        """Send NO to a batch that was not given to the disk, and hold back later frames."""
+        """Send NO to a batch that the disk has not received, and keep the batch and all later frames from the disk."""
         invariant(frame.kind == Kind.BATCH, f"{frame!r} is not a batch: a member that cannot take it is booted")
         invariant(frame.position > self._window.mark(CommitStage.WRITING), f"NO to {frame!r}, which is being written")
         self._deferred.append(frame)
@@ -146,7 +146,7 @@ class Atomic:
             if first <= position and _same_epoch(frame, abort):
                 del self._declined[position]
         if not self._declined:
-            # Void batches stay in the log, and a low disk still has enough space for them (limits.DISK_LOW_BYTES).
+            # Void batches stay in the log. A low disk still has enough space for them (limits.DISK_LOW_BYTES).
             self._unwritten += self._deferred
             self._deferred = []
 
@@ -173,13 +173,13 @@ class Atomic:
         if not view_state.current(view_state.view):
             return
         durable = window.mark(CommitStage.DURABLE)
-        # A YES promises that a crash loses none of these frames, so it covers only durable ones (atomic, A1).
+        # A YES promises that a crash loses none of its frames, so it covers only durable frames (atomic, A1).
         if again or durable > window.mark(CommitStage.VOTED):
             window.advance(CommitStage.VOTED, durable)
             self._outbox.send(view_state.coordinator, Vote(view_state.view, durable, self._low))
 
     def set_low(self, low: str) -> None:
-        """Set the reason why the disk is low, empty if it has free space, and report it to the coordinator with a vote."""
+        """Store the reason why the disk is low (empty if it has free space), and report the reason to the coordinator in a vote."""
         if low != self._low:
             self._low = low
             self._vote(again=True)
@@ -190,7 +190,7 @@ class Atomic:
         up_to = message.up_to
         if not view_state.current(message.view) or sender != view_state.coordinator or up_to <= window.frontier:
             return
-        # No position can be decided without this member's YES, so a CONFIRM above its last YES is wrong.
+        # A decision needs the YES of this member, so a CONFIRM above its last YES is wrong.
         if up_to > window.mark(CommitStage.VOTED) or up_to != window.reach(up_to):
             self._outbox.drop(message, sender, f"position {up_to} was not voted for here, or an ABORT reaches over it")
             return
@@ -211,14 +211,14 @@ class Atomic:
 
     @property
     def low(self) -> str:
-        """Reason why the coordinator orders no batches: a member's disk is low. Empty if all disks have free space."""
+        """Name of a member whose disk is low, with the reason; empty if all disks have free space. Only a coordinator knows it."""
         if self._ballot is None or not self._ballot.low:
             return ""
         member = min(self._ballot.low)
         return f"{self._window.state.gateway_text(member)}: {self._ballot.low[member]}"
 
     def on_vote(self, sender: int, message: Vote) -> None:
-        """Count a member's YES. When all members have voted, send CONFIRM."""
+        """Count a member's YES. Send CONFIRM for the positions for which all members have now voted."""
         ballot, window = self._ballot, self._window
         if ballot is None or not self._view_state.current(message.view) or sender not in ballot.votes:
             return
@@ -231,31 +231,31 @@ class Atomic:
         if message.low or sender in ballot.low:
             ballot.report_space(sender, message.low)
             self._above.space_freed()
-        # The frontier must not stop between a batch and its ABORT (atomic, A13), nor before the VIEW frame (A6).
+        # The frontier must not stop between a batch and its ABORT (atomic, A13), and must not stop before the VIEW frame (A6).
         confirmed = window.reach(ballot.all_yes)
         if confirmed > window.frontier and 0 < self._view_position <= confirmed:
             self.decisions.announce(confirmed, islice(window.frames, confirmed - window.frontier))
         elif again and sender != self._view_state.me:
-            # A member repeats its vote if it has not received the decision.
+            # A member repeats its vote if it has not received the decision, so the coordinator sends the decision again.
             self._outbox.send(sender, Confirm(message.view, window.frontier))
 
     def on_no(self, sender: int, message: No) -> None:
-        """Order an ABORT after a member's NO, once for each epoch of a producer."""
+        """Order an ABORT after a member's NO to a batch."""
         ballot, window = self._ballot, self._window
         if ballot is None or not self._view_state.current(message.view) or sender not in ballot.votes:
             return
         position = message.position
-        # A repeated NO may arrive after its ABORT was ordered, or after the position was decided.
+        # A repeated NO may arrive after the ABORT was ordered, or after the position was decided, and then has no effect.
         if not window.frontier < position <= window.end or window.is_void(position):
             return
-        # After the member's YES, the position may already be decided, so the NO comes too late.
+        # A member must not vote NO after its YES, because the position may already be decided.
         if position <= ballot.votes[sender]:
             self._outbox.drop(message, sender, f"a NO to position {position} after a YES to {ballot.votes[sender]}")
             return
         frame = window.at(position)
-        # Only batches that this view ordered can be aborted; a member that rejects any other frame is booted (atomic, A14).
+        # This view can abort only batches that it has ordered. A member that rejects any other frame is booted (atomic, A14).
         if frame.kind != Kind.BATCH or not 0 < self._view_position <= window.frontier:
-            self._above.suspect(sender, f"it cannot take position {position}, which may not be aborted: {message.reason}")
+            self._above.suspect(sender, f"it cannot take position {position}, which must not be aborted: {message.reason}")
             return
         if frame.view != self._view_state.view:
             raise InvariantViolated(
@@ -264,12 +264,12 @@ class Atomic:
         self._above.abort(frame, AbortBody(position, message.reason, self._entry_before(frame)))
 
     def _entry_before(self, frame: Frame) -> Entry:
-        """Return the producer's entry before the frame, to which an ABORT of the frame returns."""
+        """Return the state of the frame's producer before the frame. An ABORT of the frame restores this state."""
         producer = self._window.state.producers.get(frame.producer)
         entry = Entry(b"", 0, 0, b"")
         if producer is not None:
             entry = Entry(producer.instance, producer.epoch, producer.sequence, producer.progress, producer.closed)
-        # The decided state lacks the effect of undecided frames, so this loop applies those before the batch.
+        # The decided state lacks the effect of undecided frames, so this loop applies the undecided frames before the batch.
         for other in self._window.frames:
             if other is frame:
                 break
@@ -303,13 +303,13 @@ class Atomic:
             self._above.space_freed()
         if self._low or (self._ballot is None and window.mark(CommitStage.VOTED) > window.frontier):
             self._vote(again=True)
-        # A declined batch blocks all later frames until its ABORT arrives, so the NO is repeated in case it was lost.
+        # A declined batch blocks all later frames until its ABORT arrives, so this member repeats the NO in case it was lost.
         for position in self._declined:
             self._outbox.send(view_state.coordinator, No(view_state.view, position, f"no space: {self._low}"))
 
     @property
     def beating(self) -> bool:
-        """True if heartbeats are needed: frames are undecided, the disk is low, or the decision must be repeated to others."""
+        """True if heartbeats are needed: frames are undecided, the disk is low, or other members need repeated decisions."""
         if not self._view_state.view:
             return False
         return bool(self._window.frames or self._low or (self._ballot is not None and self._view_state.others))

@@ -1,4 +1,4 @@
-"""State of one attempt to form a view, as its candidate knows it (protocol/flush, F1)."""
+"""State of one attempt to form a view, which the candidate of the view keeps (protocol/flush, F1)."""
 
 from __future__ import annotations
 
@@ -7,24 +7,25 @@ from tutti_gateway.core.protocol.messages import Install, Installed, State
 
 
 class Attempt:
-    """One attempt. Each view id is used for only one attempt, with one list of members.
+    """One attempt to form a view. Each view id is used for only one attempt, with one list of members.
 
     Attributes:
-        view: the proposed view.
+        view: id of the proposed view.
         proposed: the gateways that get the proposal, this one included.
         forced: True if an operator declares that only the proposed gateways remain, so that no other gateway counts.
-        states: the answers, by gateway number.
-        incarnations: the disk that gave each answer, by gateway number.
-        refused: reason of each member that refused, by gateway number.
+        states: the STATE answers to the proposal, by gateway number.
+        incarnations: incarnation of the disk from which each STATE came, by gateway number.
+        refused: the reason with which a member refused the proposal, by gateway number.
         retryable: members that refused but have not promised a higher view.
-        choice: the log to adopt; None until it is chosen.
+        choice: the choice of the log to adopt; None before the choice.
         unresolved: True if a majority has answered, but a corrupt log hides which frames were decided.
         chosen_us: time at which the candidate chose the log.
         install: the INSTALL message; None until the candidate holds the chosen log.
         installed: members that have accepted the view.
         beats: number of heartbeats since the attempt began.
         waited: number of heartbeats since a majority answered.
-        needed: number of heartbeats that the next attempt waits at least: the value of `waited` at the last answer, plus one.
+        needed: number of heartbeats for which the next attempt must at least wait: the value of `waited` at the last answer, plus
+            one.
         last_received: value of `beats` at the last message of each member.
     """
 
@@ -66,13 +67,13 @@ class Attempt:
         self.last_received = dict.fromkeys(proposed, 0)
 
     def note_progress(self, member: int) -> None:
-        """Restart the member's silence, because the member made progress in the attempt."""
+        """Record that a member has made progress in the attempt, so that it does not count as silent."""
         if member in self.last_received:
             self.last_received[member] = self.beats
 
     def answer(self, member: int, incarnation: bytes, state: State) -> None:
         """Store the state of a member's log. Only the first answer of a member counts."""
-        # A second answer could describe a different log than the one that the choice is based on.
+        # A second answer could describe another log than the answer that the choice uses.
         if member in self.proposed and member not in self.states:
             self.states[member] = state
             self.incarnations[member] = incarnation
@@ -89,7 +90,7 @@ class Attempt:
             self.retryable.add(member)
 
     def may_retry(self, beats: int) -> bool:
-        """True if a member refused within the last `beats` heartbeats, so that it may still accept a proposal in transit."""
+        """True if a member refused less than `beats` heartbeats ago, and may still accept a copy of the proposal in transit."""
         return any(self.beats - self.last_received[member] < beats for member in self.retryable)
 
     @property
@@ -104,10 +105,10 @@ class Attempt:
 
     def accepted(self, member: int, incarnation: bytes, message: Installed) -> None:
         """Count a member's acceptance, if it comes from the disk that answered the proposal."""
-        # A replacement disk under the same gateway number has accepted nothing (flush, F18).
+        # A gateway with a replaced disk has accepted nothing, although its number is the same (flush, F18).
         if self.install is None or message.view != self.view or self.incarnations.get(member) != incarnation:
             return
-        # INSTALL also goes to gateways that are not members, whose answers do not count.
+        # INSTALL also goes to gateways that are not members of the view. Their acceptances do not count.
         if member in self.install.members:
             self.installed.add(member)
 
@@ -119,6 +120,6 @@ class Attempt:
     def silent(self, beats: int) -> list[int]:
         """Return the members whose answer is missing and that have been silent for `beats` heartbeats."""
         pending = self.install.members if self.install is not None else self.proposed
-        # After INSTALL, the missing answer is the acceptance, and before it, the state of the log.
+        # Before INSTALL, members must answer with the state of their logs, and after INSTALL with their acceptance.
         done = self.installed if self.install is not None else self.states.keys() | self.refused.keys()
         return [member for member in pending if member not in done and self.beats - self.last_received[member] >= beats]

@@ -25,12 +25,12 @@ from tutti_gateway.core.view.quorum import Rosters
 
 
 class Member(Protocol):
-    """Calls of a candidate to the member's role, which owns the hard state and the phase.
+    """The part of the member's role that a candidate uses. The member's role owns the hard state and the phase.
 
     Attributes:
-        adoption: makes this member's log equal to another member's log.
-        machine: state machine of this member.
-        hard_state: the last hard state that was given to the disk, durable or not.
+        adoption: adoption of another member's log by this member.
+        machine: state machine of this member's phases.
+        hard_state: the last hard state that the disk has received, durable or not.
     """
 
     adoption: LogAdoption
@@ -42,13 +42,13 @@ class Member(Protocol):
         """Current phase of this member in a view change."""
 
     def persist(self, hard_state: HardState) -> None:
-        """Write the hard state durably."""
+        """Write the hard state to the disk."""
 
     def end_view(self) -> None:
-        """End the installed view, so that this member neither sends nor accepts messages of that view."""
+        """End the installed view. This member then neither sends nor accepts messages of that view."""
 
     def lost(self) -> None:
-        """Abandon the view, so that this member is in no view."""
+        """Abandon the attempt and any view, so that this member is in no view."""
 
     def state(self) -> State:
         """Return the state of this member's durable log."""
@@ -61,11 +61,12 @@ class Member(Protocol):
 
 
 class UpperLayers(Protocol):
-    """Calls of a candidate to the other layers."""
+    """Methods of the other layers that a candidate calls."""
 
     def append_adopted(self, frames: Sequence[Frame]) -> tuple[int, str]:
-        """Append and write frames that continue the log. Return the number of appended frames, and why the next one was
-        rejected.
+        """Append and write frames that continue the log.
+
+        Return the number of appended frames, and the reason why the next frame was rejected.
         """
 
     def order_frame(self, kind: Kind, body: msgspec.Struct) -> Frame:
@@ -75,7 +76,7 @@ class UpperLayers(Protocol):
         """Store the position at which the VIEW frame was ordered."""
 
     def attempt_failed(self, stalled: Sequence[int], unresolved: bool) -> None:
-        """Report that the proposed view was not formed.
+        """Report to *membership* that the proposed view was not formed.
 
         `stalled` holds the members that did not answer in time. `unresolved` is True if a majority's answers did not show which log
         to adopt.
@@ -83,12 +84,12 @@ class UpperLayers(Protocol):
 
 
 class Candidate:
-    """Proposes views.
+    """Proposes views, and leads each proposed view to its installation.
 
     Attributes:
-        attempt: the current attempt; None while this member proposes no view.
-        entropy: uuid for a new log, used if this candidate founds the group.
-        rejected: the highest promised view that a refusal reported.
+        attempt: state of the current attempt; None while this member proposes no view.
+        entropy: uuid of the new log, if this candidate founds the group.
+        rejected: the highest promised view that any refusal has reported.
         failed: reason why the last attempt failed, for the operator.
     """
 
@@ -106,13 +107,13 @@ class Candidate:
         self.rejected = 0
         self.failed = ""
         self._chosen: Attempt | None = None  # the last attempt that chose a log; None after a late answer to that attempt
-        self._extra_beats = 0  # heartbeats beyond the normal wait, because the answers to the last attempt took that long
+        self._extra_beats = 0  # heartbeats by which the next attempt waits longer than normal, so that slow members can answer
 
     def campaign(self, members: tuple[int, ...], forced: bool = False) -> None:
-        """Propose a view of these members, this one included. `forced` means that no other voter of the roster remains."""
+        """Propose a view of these members, this one included. `forced` is True if no other voter of the roster remains."""
         flush, view_state = self._flush, self._view_state
         invariant(view_state.me in members, f"a gateway proposes members {members} without itself")
-        # After a restart, the durable promise prevents this gateway from using the same view id twice (flush, F1).
+        # The promise is durable before the proposal is sent, so no restart lets this gateway use the view id twice (flush, F1).
         view = self._next_view()
         flush.end_view()
         flush.machine.on(Step.CAMPAIGN)
@@ -138,7 +139,7 @@ class Candidate:
         attempt = self.attempt
         if attempt is None:
             return
-        # The candidate's own log is the first answer, and counts like any other.
+        # The state of the candidate's own log is the first answer, and counts like any other answer.
         attempt.answer(self._view_state.me, self._identity.incarnation, self._flush.state())
         for member in attempt.proposed:
             if member != self._view_state.me:
@@ -146,37 +147,37 @@ class Candidate:
         self._collect()
 
     def on_state(self, sender: int, message: State) -> None:
-        """Count a member's promise, and choose a log when enough members have reported the state of theirs."""
+        """Store the STATE with which a member promised the view, and choose a log as soon as enough members have answered."""
         attempt = self.attempt
-        # A later state of the log could not change the choice, so STATE counts only before the choice.
+        # A STATE that arrives after the choice of the log cannot change the choice, so it does not count as an answer.
         if attempt is not None and message.view == attempt.view and self._flush.phase is Phase.COLLECTING:
             attempt.note_progress(sender)
             attempt.answer(sender, self._peers.incarnation(sender), message)
             self._collect()
-        # An answer that arrives after the choice shows how long the next attempt must wait.
+        # A STATE that arrives after the choice shows how long the next attempt must wait.
         elif self._chosen is not None and message.view == self._chosen.view and sender in self._chosen.pending:
             self._on_late_answer(self._chosen)
 
     def _on_late_answer(self, attempt: Attempt) -> None:
-        """Make the next attempt wait as long as an answer took that arrived after the choice.
+        """Make the next attempt wait long enough for a member whose answer arrived after the choice.
 
-        Without that wait, every view would exclude a far or slow gateway, and each attempt to add that gateway would fail.
+        Without the longer wait, every view would exclude a far or slow gateway, and each attempt to add that gateway would fail.
         """
-        # `-(-a // b)` rounds up, because a wait that is too short by a part of a heartbeat would fail again.
+        # `-(-a // b)` rounds up, because even a slightly shorter wait would miss the answer again.
         beats = -(-(self._outbox.now.mono_us - attempt.chosen_us) // self._config.heartbeat_us)
         self._extra_beats = max(0, min(attempt.waited + beats - self._patience(), self._period() // 2))
         self._chosen = None
 
     def _patience(self) -> int:
-        """Return the number of heartbeats to wait for further answers after a majority has answered.
+        """Return the number of heartbeats for which the candidate waits for further answers after a majority has answered.
 
-        With more answers, the chosen log may be longer, so fewer undecided frames are lost.
+        A further answer may report a longer log, and then fewer undecided frames are lost.
         """
         return 1 + self._peers.answer_beats()
 
     def on_reject(self, sender: int, message: Reject) -> None:
-        """Count a member's refusal of the proposed view, or end the attempt if the member has promised a higher view."""
-        # The next view id must be higher than the member's promised view, or the member refuses again.
+        """Store a member's refusal of the proposed view, or end the attempt if a member that answered promised a higher view."""
+        # The member refuses every view up to its promised view, so the id of the next proposal must be higher.
         self.rejected = max(self.rejected, message.promised)
         attempt = self.attempt
         if attempt is None or message.view != attempt.view:
@@ -192,17 +193,17 @@ class Candidate:
             self._collect()
 
     def _majority(self, attempt: Attempt) -> bool:
-        """True if enough members have answered: a majority, all founders of a group, or all gateways of a forced roster."""
+        """True if enough members have answered: a majority, all founders of a new group, or all gateways of a forced roster."""
         peers = self._peers
         if attempt.forced:
             return set(attempt.states) == set(attempt.proposed)
-        # A majority of blank disks is not enough to found a group, because a silent gateway may hold a log (flush, F17).
+        # To found a group, a majority of blank disks is not enough, because a silent gateway may hold a log (flush, F17).
         if peers.rosters.blank:
             return set(attempt.states) == {number for number, _, _ in peers.configured}
         return peers.rosters.majority(attempt.incarnations)
 
     def _collect(self) -> None:
-        """Choose the log to adopt if enough members have answered; end the attempt if no further answer can arrive."""
+        """Choose the log to adopt if enough members have answered. If too few can still answer, end the attempt."""
         attempt = self.attempt
         if attempt is None or attempt.choice is not None:
             return
@@ -212,7 +213,7 @@ class Candidate:
             if final:
                 self.fail()
             return
-        # A later answer may report a longer log, so waiting saves undecided frames (flush, F7).
+        # A later answer may report a longer log with more undecided frames, so the candidate waits for it (flush, F7).
         if not attempt.answered and attempt.waited < self._patience() + self._extra_beats:
             return
         choice = choose(attempt.states, self._counting(attempt), attempt.incarnations)
@@ -222,7 +223,7 @@ class Candidate:
                 self.fail()
             return  # a further answer may show which corrupt frames were decided
         decided = max(state.frontier for state in attempt.states.values())
-        # This safety check stops a view change that would lose a decided frame, even if a member reported a wrong state.
+        # If a member has reported a wrong state, the chosen log may lack a decided frame. This check then ends the attempt.
         if choice.end < decided:
             reason = f"the log to adopt ends at {choice.end}, but {decided} is decided"
             self._outbox.drop(attempt.states[choice.best], choice.best, reason)
@@ -232,9 +233,9 @@ class Candidate:
         self._chosen, self._extra_beats = attempt, max(0, attempt.needed - self._patience())
         self._flush.machine.on(Step.CHOSEN)
         best, source = attempt.states[choice.best], attempt.states[choice.source]
-        # If the adopted log ends before the reported end, the chain value at its end is unknown.
+        # STATE contains the chain value at the end of the log. If the candidate adopts only a part, the value there is unknown.
         chain = best.chain if best.end == choice.end else None
-        # The table of a corrupt log ends before its unreadable frames, but the table of the source may include them.
+        # The table of a corrupt log lacks its unreadable frames, but the table of the source may include these frames.
         state = source if readable_end(source) >= choice.end else best
         theirs = Extent(state.base, state.table, choice.end)
         self._flush.adoption.begin(attempt.view, choice.source, theirs, chain)
@@ -243,12 +244,12 @@ class Candidate:
     def _counting(self, attempt: Attempt) -> Rosters:
         """Return the rosters whose majorities count for the choice of the log.
 
-        If the ROSTER itself is unreadable, all configured gateways are voters, but a disk counts only if it has accepted a view.
+        If the ROSTER frame is unreadable, all configured gateways are voters, but a disk counts only if it has accepted a view.
         A disk that has accepted no view may be a blank replacement (protocol/flush, F24).
         """
         named = self._peers.rosters.known
         if self._peers.rosters.blank and not attempt.forced:
-            # A founder's disk has accepted a view, so a disk without one is a blank replacement.
+            # Every founder's disk has accepted a view, so a disk that has accepted none may be a blank replacement.
             founded = {member for member, state in attempt.states.items() if state.accepted}
             return Rosters([{voter.number: voter for voter in self._founders(attempt, founded)}])
         if not attempt.forced:
@@ -256,18 +257,18 @@ class Candidate:
         return Rosters([{member: named[member] for member in attempt.proposed if member in named}])
 
     def on_adopted(self) -> None:
-        """Send INSTALL to the members and accept the view, if this member already holds the whole chosen log."""
+        """If this member now holds the whole chosen log, send INSTALL to the members and accept the view."""
         attempt, flush, window, view_state = self.attempt, self._flush, self._window, self._view_state
         done = flush.adoption.done()
         if attempt is None or done is None:
             return
         peers = self._peers
         peers.refresh()
-        # The forced ROSTER must be in the adopted log before INSTALL, so that every member copies it (membership, M25).
+        # A forced ROSTER must be in the adopted log before INSTALL, so that every member copies the ROSTER (membership, M25).
         if done and attempt.forced and not self._append_forced_roster(attempt):
             done = False
         members = tuple(member for member in attempt.proposed if member in attempt.states and self._is_eligible(member, attempt))
-        # The adopted log may contain a later ROSTER, so the majority is counted again with that roster (flush, F6).
+        # The adopted log may contain a later ROSTER, so the majority is checked again with the rosters of that log (flush, F6).
         if not done or not self._suffices(attempt, members) or view_state.me not in members:
             self.fail()
             return
@@ -291,7 +292,7 @@ class Candidate:
         return self._peers.rosters.blank or self._peers.rosters.member(member, attempt.incarnations[member])
 
     def _suffices(self, attempt: Attempt, members: tuple[int, ...]) -> bool:
-        """True if the answers and the members are majorities in the rosters of the adopted log (protocol/flush, F6)."""
+        """True if both the answers and the members are majorities of the rosters in the adopted log (protocol/flush, F6)."""
         rosters = self._peers.rosters
         if rosters.blank:
             return self._majority(attempt) and set(members) == set(attempt.states)
@@ -303,10 +304,10 @@ class Candidate:
     def _append_forced_roster(self, attempt: Attempt) -> bool:
         """Append a forced ROSTER to the adopted log before any member accepts that log (protocol/membership, M25).
 
-        Every gateway that accepts the view then has that ROSTER in its log, and counts only the voters that the ROSTER names.
+        Every gateway that accepts the view then has that ROSTER in its log, and counts only the voters in the ROSTER.
         """
         peers, window = self._peers, self._window
-        # Each gateway must have answered with the disk that the roster names, or its vote would move to an unknown disk.
+        # Each gateway must have answered with its disk in the roster. Otherwise its vote would move to an unknown disk.
         voters = tuple(peers.rosters.known[member] for member in sorted(attempt.proposed) if member in peers.rosters.known)
         if any(voter.incarnation != attempt.incarnations.get(voter.number) for voter in voters) or len(voters) < len(
             attempt.proposed
@@ -320,7 +321,7 @@ class Candidate:
         return appended == 1
 
     def on_accepted(self) -> None:
-        """Count this member's own acceptance, which is durable now."""
+        """Count this member's own acceptance, which has just become durable."""
         attempt = self.attempt
         if attempt is not None and attempt.install is not None:
             attempt.installed.add(self._view_state.me)
@@ -335,12 +336,12 @@ class Candidate:
             self._install_if_complete(attempt)
 
     def _install_if_complete(self, attempt: Attempt) -> None:
-        """Install the view when all members have accepted, and order its VIEW frame.
+        """If all members have accepted, install the view and order its VIEW frame.
 
         The decision of the VIEW frame also decides all earlier frames (flush, F12).
         """
         flush = self._flush
-        # This member is in phase GATHERING only after its own acceptance is durable.
+        # In any phase before GATHERING, the acceptance of this member is not durable yet.
         if not attempt.complete or flush.phase is not Phase.GATHERING or attempt.install is None:
             return
         self.attempt = None
@@ -357,7 +358,7 @@ class Candidate:
     def _founders(self, attempt: Attempt, known: Container[int]) -> tuple[Voter, ...]:
         """Return all configured members as voters.
 
-        A member in `known` gets the incarnation of the disk that answered, and any other member an empty incarnation.
+        The incarnation of a voter in `known` is that of the disk that answered. All other voters have an empty incarnation.
         """
         return tuple(
             Voter(number, name, attempt.incarnations[number] if number in known else b"", address)
@@ -367,7 +368,7 @@ class Candidate:
     # Time
 
     def beat(self) -> None:
-        """Run one heartbeat of an attempt: repeat messages without an answer, and end the attempt if a member is silent."""
+        """Run one heartbeat: repeat messages that got no answer, and end the attempt if a member is silent."""
         attempt, phase = self.attempt, self._flush.phase
         if attempt is None:
             return
@@ -385,7 +386,7 @@ class Candidate:
     def _resend(self, attempt: Attempt) -> None:
         install = attempt.install
         for member in attempt.proposed:
-            # A member that refused gets no further copies, but may still accept one that is already in transit.
+            # A member that refused gets no further copies of the proposal, but may still accept a copy that is in transit.
             if member == self._view_state.me or member in attempt.refused:
                 continue
             if install is not None and member in attempt.states and member not in attempt.installed:
@@ -394,23 +395,23 @@ class Candidate:
                 self._outbox.send(member, Propose(attempt.view, attempt.proposed, attempt.forced))
 
     def _is_stalled(self, attempt: Attempt) -> bool:
-        """True if a member whose answer is missing is silent or makes no progress."""
+        """True if the attempt must end, because a member that has not answered is silent or makes no progress."""
         period = self._period()
         pending = attempt.silent(0)
-        # Waiting for a silent member would only delay the next attempt, which excludes that member (flush, F14).
+        # The next attempt excludes a silent member, so there is no reason to wait for its answer (flush, F14).
         if any(not self._peers.fresh(member) for member in pending) and attempt.beats > 1:
             return True
-        # The candidate itself may wait in vain for frames of the source.
+        # The candidate too may wait without progress, for frames of the chosen log's source.
         if self._flush.phase is Phase.ADOPTING and self._flush.adoption.silent > period:
             return True
         return bool(attempt.silent(period)) or (attempt.choice is None and attempt.beats > 2 * period)
 
     def _period(self) -> int:
-        """Return the number of heartbeats in which a member must show progress: the atomic period plus four round trips."""
+        """Return the number of heartbeats within which a member must make progress: the atomic period plus four round trips."""
         return self._config.atomic_period_heartbeats + 4 * self._peers.round_beats()
 
     def fail(self) -> None:
-        """End the attempt without a view, and report which members did not answer."""
+        """End the attempt without a view, and report the members that did not answer in time."""
         attempt = self.attempt
         if attempt is None:
             return
@@ -420,11 +421,11 @@ class Candidate:
         self._layers.attempt_failed(stalled, attempt.unresolved)
 
     def _failure_reason(self, attempt: Attempt, stalled: Sequence[int]) -> str:
-        """Return the reason why an attempt failed, for the operator."""
+        """Return an explanation for the operator why an attempt failed."""
         named = self._window.state.gateway_text
         if attempt.refused:
             return "; ".join(f"{named(member)} refuses: {reason}" for member, reason in sorted(attempt.refused.items()))
-        # A member that is silent now is named even if the attempt failed before its time was over.
+        # The text lists a member that is silent now, even if the attempt failed before that member's time was over.
         absent = sorted({*stalled, *(member for member in attempt.proposed if not self._peers.fresh(member))})
         if absent:
             return f"no answer came in time from {', '.join(map(named, absent))}"

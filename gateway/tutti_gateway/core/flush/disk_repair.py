@@ -12,7 +12,7 @@ from tutti_gateway.core.view.peers import Peers
 
 
 class LogRepair:
-    """Fetches the decided frames that the disk lost from live gateways that are in a view."""
+    """Repairs decided frames that the disk lost, with frames from live gateways that are in a view."""
 
     def __init__(self, context: Context, peers: Peers) -> None:
         self._outbox = context.outbox
@@ -20,15 +20,15 @@ class LogRepair:
         self._repair = RangeRepair(peers, self._sources, self._request, context.outbox.repair_log)
 
     def on_corrupt(self, event: LogCorrupt) -> None:
-        """Begin to repair the lost range that the disk reports."""
+        """Begin to repair a range of the log that the disk reports as lost."""
         self._repair.on_corrupt(event.first, event.last)
 
     def on_fetched(self, sender: int, message: Fetched) -> bool:
-        """Write fetched frames where the disk lost them. Return True if a repair needs these frames."""
+        """Write fetched frames at the positions that the disk lost. Return False if the repair does not need these frames."""
         return not message.view and self._repair.on_fetched(sender, message.first, message.frames)
 
     def beat(self) -> None:
-        """Run one heartbeat: after a silence, request the frames from another gateway."""
+        """Run one heartbeat: if a source does not answer, request the lost frames from another gateway."""
         self._repair.beat()
 
     def _sources(self, position: int) -> Iterator[int]:

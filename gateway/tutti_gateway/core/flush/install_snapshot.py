@@ -1,9 +1,9 @@
 """Installation of a snapshot from a member that has already trimmed the frames which this log lacks (protocol/flush, F16).
 
 The snapshot arrives in chunks, and the complete snapshot replaces this member's log. Everything in a snapshot is decided, so the
-replacement loses no decided frame. A log that already holds the last frame of the snapshot is kept, and counts as decided up to
-that frame. Any other log ends earlier, or holds frames that can no longer be decided. During a view change, a snapshot does not
-replace a corrupt end that reaches beyond the snapshot, because other members may need its vote mark.
+replacement loses no decided frame. If this log already holds the last frame of the snapshot, the log is kept, and counts as decided
+up to that frame. Otherwise this log ends earlier, or holds frames that can no longer be decided. During a view change, a snapshot
+does not replace a corrupt end of the log that reaches beyond the snapshot, because other members may need its vote mark.
 """
 
 from __future__ import annotations
@@ -30,18 +30,14 @@ class _Incoming:
 
 
 class SnapshotInstall:
-    """Installs one snapshot at a time.
-
-    Attributes:
-        replacing: True while the disk replaces the log. During that time, no other operation may change the log.
-    """
+    """Installs one snapshot at a time."""
 
     def __init__(self, context: Context, known: Callable[[int], None], replaced: Callable[[], None]) -> None:
         """Prepare the installation.
 
         Args:
-            known: called with the position of the snapshot if the log already holds all frames up to that position.
-            replaced: called when the snapshot has durably replaced the log.
+            known: function that is called with the snapshot's position if the log already holds all frames up to that position.
+            replaced: function that is called when the snapshot has durably replaced the log.
         """
         self._outbox = context.outbox
         self._window = context.window
@@ -53,7 +49,7 @@ class SnapshotInstall:
 
     @property
     def replacing(self) -> bool:
-        """True while the disk replaces the log. During that time, no other operation may change the log."""
+        """True while the disk replaces the log by a snapshot, and nothing else may change the log."""
         return self._token > 0
 
     @property
@@ -66,25 +62,25 @@ class SnapshotInstall:
         self._incoming = None
 
     def request_next(self) -> None:
-        """Request the next chunk, or repeat the request."""
+        """Request the next chunk of the snapshot, or repeat the request for it."""
         incoming = self._incoming
         if incoming is not None:
             self._outbox.send(incoming.source, FetchSnapshot(incoming.view, incoming.position, len(incoming.data)))
 
     def on_chunk(self, sender: int, message: FetchedSnapshot, last: int) -> bool:
-        """Handle a chunk from the source. Return False if the source cannot serve this snapshot.
+        """Store a chunk, and install the snapshot after the last chunk. Return False if another source is needed.
 
         Args:
-            sender: gateway that sent the chunk.
-            message: the chunk.
-            last: last position of the wanted log.
+            sender: number of the gateway that sent the chunk.
+            message: the message with the chunk.
+            last: last position that this member wants to copy.
         """
         if self.replacing:
             return True
         incoming = self._incoming
-        # A chunk at byte 0 begins a new snapshot, even if an older one is incomplete: the source may have trimmed again.
+        # A chunk at byte 0 begins a new snapshot even if an older one is incomplete, because the source may have trimmed again.
         if not message.at and message.size:
-            # A snapshot below the frontier brings nothing new, and one beyond the end of the wanted log does not belong to it.
+            # A snapshot up to the frontier has no new content, and a snapshot beyond `last` does not belong to the wanted log.
             if not self._window.frontier < message.position <= last:
                 self._incoming = None
                 return False
@@ -114,7 +110,7 @@ class SnapshotInstall:
         if wrong:
             self._outbox.drop(message, sender, wrong)
             return False
-        # An equal chain value proves that this log already holds all frames up to the snapshot, so nothing needs to be replaced.
+        # An equal chain value proves that this log already holds all frames up to the snapshot, so the log is kept.
         if state.position <= window.end and window.chain_at(state.position) == state.chain:
             self._known(state.position)
         else:
@@ -123,8 +119,8 @@ class SnapshotInstall:
         return True
 
     def _unfit(self, state: LogState, position: int) -> str:
-        """Return the reason why the snapshot cannot replace the log; empty if it can."""
-        # A blank disk has no uuid yet, so it may install the snapshot of any log.
+        """Return the reason why the snapshot must not replace the log; empty if the snapshot fits."""
+        # A blank disk has no uuid of a log yet, so it may install the snapshot of any log.
         log = self._window.log()
         if state.position != position or len(state.log) != limits.ID_BYTES or not state.roster:
             return f"the snapshot up to {state.position} was announced up to {position}, or names no log"
@@ -133,10 +129,10 @@ class SnapshotInstall:
         return ""
 
     def persisted(self, token: int) -> None:
-        """Handle the completion of all writes up to the token, which may include the replacement of the log."""
+        """Handle the report that all writes up to the token are durable. One of them may be the replacement of the log."""
         if self._token and token >= self._token:
             self._token = 0
-            # An earlier move of the frontier would serve frames that a crash could still take back.
+            # The frontier moves only now, because readers must not see records that a crash could take back.
             self._window.replace(self._state)
             self._state = LogState()
             self._replaced()

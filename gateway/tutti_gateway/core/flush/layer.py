@@ -1,4 +1,4 @@
-"""The *flush* layer: it changes the view without losing decided frames (protocol/flush; see NOTES.md).
+"""The *flush* layer: changes views without a loss of decided frames (protocol/flush; see NOTES.md).
 
 The layer has two roles. The candidate (`candidate.py`) promises a view, proposes it, collects the answers, adopts the greatest log,
 and sends INSTALL to the members. A member promises the view, reports its log, makes its log equal to the chosen log, and accepts
@@ -32,16 +32,16 @@ from tutti_gateway.core.view.phases import LIFE, Phase, Step
 
 
 class Layers(Log, UpperLayers, Protocol):
-    """Calls of *flush* to the other layers."""
+    """Methods of the other layers that *flush* calls."""
 
     def restore(self, tail: tuple[Frame, ...]) -> None:
         """Restore the undecided frames that the disk held at the start."""
 
     def view_ended(self) -> None:
-        """End the view, and drop the frames that are not on the disk."""
+        """End the view, and drop the frames that the disk has not received yet."""
 
     def log_replaced(self) -> None:
-        """Use the state of the snapshot that replaced the log, all of which is decided."""
+        """Report to all layers that a snapshot replaced the log. All of the snapshot is decided."""
 
     def installed(self) -> None:
         """Reset the state of each layer for the installed view."""
@@ -50,7 +50,7 @@ class Layers(Log, UpperLayers, Protocol):
         """Begin to order new messages, because the VIEW frame is decided."""
 
     def leads(self, sender: int) -> bool:
-        """True if this member receives heartbeats of no other coordinator than `sender`."""
+        """True if this member currently follows no coordinator other than `sender`."""
 
 
 class Flush:
@@ -63,8 +63,8 @@ class Flush:
         learner: copies decided frames while this member is in no view.
         snapshot_install: installs a snapshot if the source has trimmed the missing frames.
         log_repair: repairs decided frames that the disk lost.
-        hard_state: the last hard state that was given to the disk, durable or not.
-        token: token of the Persist that writes `hard_state`; 0 when it is durable.
+        hard_state: the last hard state that the disk has received, durable or not.
+        token: token of the Persist action that writes `hard_state`; 0 if `hard_state` is durable.
         watermark: the last position that is durably known as decided.
     """
 
@@ -106,7 +106,7 @@ class Flush:
 
     @property
     def end(self) -> int:
-        """Last position of the log, including a corrupt end."""
+        """Last position of this member's log, which includes a corrupt end."""
         return self._window.end if self.adoption.damage is None else self.adoption.damage.last
 
     @property
@@ -115,7 +115,7 @@ class Flush:
         return self.learner.ready
 
     def campaign(self, members: tuple[int, ...], forced: bool = False) -> None:
-        """Propose a view of these members. `forced` means that no other voter of the roster remains."""
+        """Propose a view of these members. `forced` is True if no other voter of the roster remains."""
         self.candidate.campaign(members, forced)
 
     def catch_up(self) -> None:
@@ -123,7 +123,7 @@ class Flush:
         self.learner.beat()
 
     def on_started(self, event: Started) -> None:
-        """Begin with the content of the disk. Halt if this disk may not continue its log."""
+        """Start this layer with the content of the disk. Halt if this gateway must not continue the log on its disk."""
         recovered = event.recovered
         self._view_state.durable(recovered.scalars)
         self.hard_state = recovered.scalars
@@ -140,18 +140,18 @@ class Flush:
             self.machine.on(Step.STARTED)
 
     def _unfit(self, recovered: Recovered) -> str:
-        """Return the reason why this gateway may not continue the log on its disk; empty if it may."""
+        """Return the reason why this gateway must not continue the log on its disk; empty if there is none."""
         identity, rosters = self._identity, self._peers.rosters
         if rosters.blank:
             invariant(self._window.end == 0, "the log does not begin with a ROSTER frame")
             return ""
         voters = [voter for voter in rosters.named.values() if voter.voting]
         mine = rosters.named.get(self._view_state.me)
-        # A gateway that was configured without peers by mistake would otherwise decide alone on a group's log.
+        # Without this check, a gateway that was configured without peers by mistake would decide alone on a group's log.
         if len(identity.members) == 1 and not self._view_state.me:
             names = ", ".join(sorted(voter.name for voter in voters))
-            return f"the log belongs to the group of {names}; {identity.gateway!r} alone may not continue it"
-        # With a different disk, the only voter of the group would decide without the records on its old disk.
+            return f"the log belongs to the group of {names}; {identity.gateway!r} alone must not continue it"
+        # If the only voter of the group has a new disk, it would decide without the records on its old disk.
         if len(voters) == 1 and mine == voters[0] and mine.incarnation != identity.incarnation:
             return (
                 f"the log's voter {identity.gateway!r} had another disk (incarnation {mine.incarnation.hex()}, "
@@ -162,36 +162,34 @@ class Flush:
     # Hard state
 
     def persist(self, hard_state: HardState) -> None:
-        """Write the hard state. Promises and acceptances take effect in `on_persisted`, when they are durable."""
+        """Write the hard state to the disk. Promises and acceptances take effect in `on_persisted`, when they are durable."""
         self.hard_state = hard_state
         self.token = self._outbox.persist((), hard_state)
         self._written_frontier = self._step_frontier
 
     def persist_frontier(self) -> None:
-        """Write the frontier durably. Roster changes rely on a frontier that survives a crash (protocol/membership, M24)."""
-        # While another write is in progress, the write of the frontier is left to a later heartbeat.
+        """Write the frontier to the disk. Roster changes rely on a frontier that survives a crash (protocol/membership, M24)."""
+        # If a write of the hard state is in progress, a later heartbeat writes the frontier.
         if self._written_frontier < self._step_frontier and not self.token:
             self.persist(self.hard_state)
 
     def end_of_step(self) -> None:
-        """Store the frontier that this step delivered, which later writes of hard state include."""
+        """Store the frontier of this step. The disk writes this frontier together with the next hard state."""
         self._step_frontier = self._window.frontier
 
     def on_persisted(self, event: Persisted) -> None:
-        """Handle the completion of all writes up to the token: if the hard state is durable, take the next step of the view
-        change.
-        """
+        """Handle the report that all writes up to the token are durable. A durable hard state continues the view change."""
         self.snapshot_install.persisted(event.token)
         self.learner.durable()
         self.adoption.durable()
-        # The completed write may be an earlier one, so the last hard state is not durable yet.
+        # A report with a smaller token belongs to an earlier write, so the last hard state is not durable yet.
         if not self.token or event.token < self.token:
             return
         self.token = 0
-        # After a crash, a promise that was not durable would be forgotten, so promises and acceptances take effect only now.
+        # A crash would have lost a promise that was not durable, so promises and acceptances take effect only now.
         self._view_state.durable(self.hard_state)
         self.watermark = max(self.watermark, self._written_frontier)
-        # The candidate and the other members write the same hard state, but only the candidate has an attempt.
+        # Both the candidate and the other members write promises and acceptances, but only the candidate has an attempt.
         if self.phase is Phase.PROMISING:
             if self.candidate.attempt is not None:
                 self.machine.on(Step.PROMISED_OWN)
@@ -209,7 +207,7 @@ class Flush:
     # Ending a view
 
     def end_view(self) -> None:
-        """End the installed view, so that this member neither sends nor accepts messages of that view (protocol/flush, F3)."""
+        """End the installed view. This member then neither sends nor accepts messages of that view (protocol/flush, F3)."""
         if self._view_state.view:
             self._view_state.end_view()
             self._outbox.installed()
@@ -218,7 +216,7 @@ class Flush:
         self._layers.view_ended()
 
     def lost(self) -> None:
-        """Abandon the view, so that this member is in no view and in no attempt."""
+        """Abandon the view or the attempt, so that this member is in no view and proposes none."""
         self.candidate.attempt = None
         self._install = None
         self.end_view()
@@ -227,7 +225,7 @@ class Flush:
     def state(self) -> State:
         """Return the state of this member's durable log."""
         window, damage = self._window, self.adoption.damage
-        # A STATE with frames that a crash can take back could make a candidate choose a log that does not exist.
+        # If STATE contained frames that a crash can take back, a candidate could choose a log that no longer exists.
         invariant(window.mark(CommitStage.DURABLE) == window.end, "the reported log is not durable")
         return State(
             view=self._view_state.promised,
@@ -243,7 +241,7 @@ class Flush:
     # As a member
 
     def on_propose(self, sender: int, message: Propose) -> None:
-        """Handle a proposal of a view: promise the view, or refuse it with a reason."""
+        """Promise a proposed view, or refuse the proposal with a reason."""
         view_state, peers = self._view_state, self._peers
         peers.refresh()
         if not self._may_propose(sender) or view_state.me not in message.members or coordinator_of(message.view) != sender:
@@ -251,20 +249,20 @@ class Flush:
                 message, sender, f"view {view_text(message.view)} must be proposed by its coordinator, to its members"
             )
             return
-        # A proposal that arrives again means that the candidate has not received STATE, so STATE is sent again.
+        # The candidate repeats its proposal if it has not received STATE, so this member sends STATE again.
         if message.view == view_state.promised and self.phase is Phase.PROMISED:
             self._outbox.send(sender, self.state())
         elif message.view == self.hard_state.promised:
             return  # the promise is still being written, or this member has already answered the candidate
         elif message.view < self.hard_state.promised:
             self._reject(sender, message.view, "a higher view is promised")
-        # A candidate that lost its own connections must not end a view that works for the others (membership, M9).
+        # A candidate that has lost its connections must not end a view that works for the other members (membership, M9).
         elif not self._layers.leads(sender):
             self._reject(sender, message.view, "a coordinator is heard")
-        # A connected majority continues by itself, and forcing a roster would lose its later records.
+        # A connected majority continues without a forced roster, which would lose the later records of that majority.
         elif message.forced and peers.hears_majority():
             self._reject(sender, message.view, "a majority of the roster is heard here: a forced roster is not allowed")
-        # A gateway of a later roster may have voted for records that a forced roster without it would lose.
+        # A later roster may contain a live gateway that is not in the proposed view and holds records that would be lost.
         elif message.forced and peers.later().difference(message.members):
             reason = "a gateway is heard here that a later roster names: a forced roster without it is not allowed"
             self._reject(sender, message.view, reason)
@@ -272,16 +270,17 @@ class Flush:
             self.candidate.attempt = None
             self._install = None
             self.end_view()
-            # From here on, no vote of the old view can leave while the promise is being written (flush, F3).
+            # The view has ended above, so this member sends no vote of the old view while the disk writes the promise (flush, F3).
             self.machine.on(Step.PROPOSED)
             self.persist(msgspec.structs.replace(self.hard_state, promised=message.view))
 
     def _may_propose(self, sender: int) -> bool:
         """True if the gateway may propose a view to this member.
 
-        A proposal is accepted if this log has no roster, or if a roster in this log counts the sender as a voter. A sender with the
-        same log that knows every forced roster may also propose, because a later roster of that log may name the sender. A promise
-        to a wrong candidate does no harm, because the candidate itself counts the majority by the rosters of the adopted log.
+        Any sender may propose if this log has no roster, and a sender that is a voter in a roster of this log may always propose. A
+        later roster may list a sender that has the same log and all forced rosters of this log, so such a sender may propose too. A
+        promise to a candidate that is not a voter does no harm, because the candidate needs a majority of the rosters in the log
+        that it adopts.
         """
         peers, peer = self._peers, self._peers.get(sender)
         named = peers.rosters.blank or peers.rosters.votes(sender, peers.incarnation(sender))
@@ -293,7 +292,7 @@ class Flush:
         self._outbox.send(to, Reject(view, self.hard_state.promised, reason))
 
     def _send_state(self) -> None:
-        """Report the log to the candidate, after the promise and every earlier write have become durable."""
+        """Report this member's log to the candidate. The promise and every earlier write are durable now."""
         self._outbox.send(coordinator_of(self._view_state.promised), self.state())
 
     def on_install(self, sender: int, message: Install) -> None:
@@ -308,15 +307,15 @@ class Flush:
             if message.view < self.hard_state.promised:
                 self._reject(sender, message.view, "a higher view is promised")
             return
-        # INSTALL without this gateway ends its wait, so that it can catch up as a learner.
+        # If the view does not include this gateway, the wait for it ends, so that this gateway can catch up as a learner.
         if view_state.me not in message.members:
             if self.phase is Phase.PROMISED:
                 self.lost()
-        # An INSTALL that arrives again means that the candidate has not received the answer, so the answer is sent again.
+        # The candidate repeats INSTALL if it has not received the answer, so this member sends the answer again.
         elif view_state.accepted == message.view:
             self._outbox.send(sender, Installed(message.view))
         elif message.end < self._window.frontier:
-            # a correct choice holds all decided frames, so an INSTALL that would truncate one is dropped
+            # A correctly chosen log holds all decided frames, so an INSTALL of a log that lacks one is wrong.
             reason = f"its log ends at {message.end}, but {self._window.frontier} is decided here"
             self._outbox.drop(message, sender, reason)
         elif self.phase is Phase.PROMISED:
@@ -327,14 +326,14 @@ class Flush:
 
     def on_fetch(self, sender: int, message: Fetch) -> None:
         """Serve frames of this member's log to another gateway."""
-        # A large log takes long to fetch, so each Fetch counts as progress of that member.
+        # The fetch of a large log takes long, so the candidate counts each Fetch as progress of the requesting member.
         if self.candidate.attempt is not None and message.view == self.attempt:
             self.candidate.attempt.note_progress(sender)
         self.server.on_fetch(sender, message)
 
     def on_fetched(self, sender: int, message: Fetched) -> None:
-        """Pass fetched frames to the repair, the learner or the adoption of a log, whichever requested them."""
-        # Learners and repairs both fetch with view 0, so the repair is asked first whether it requested this range.
+        """Pass fetched frames to the part that requested them: the repair, the learner or the adoption of a log."""
+        # Both learners and repairs fetch with view 0. The repair accepts only frames of the range that it has requested.
         if self.log_repair.on_fetched(sender, message):
             return
         if not message.view:
@@ -344,7 +343,7 @@ class Flush:
             self._continue_adoption()
 
     def on_snapshot(self, sender: int, message: FetchedSnapshot) -> None:
-        """Pass a chunk of a snapshot to the learner or the adoption of a log, whichever requested it."""
+        """Pass a chunk of a snapshot to the part that requested it: the learner or the adoption of a log."""
         if not message.view:
             if self.phase is Phase.SEARCHING:
                 self.learner.on_snapshot(sender, message)
@@ -352,14 +351,14 @@ class Flush:
             self._continue_adoption()
 
     def _on_known(self, position: int) -> None:
-        """Continue after the position, because the log already holds all frames of the snapshot."""
+        """Continue after `position`, because this log already holds all frames that the snapshot covers."""
         if self.phase is Phase.ADOPTING:
             self.adoption.known(position)
         else:
             self.learner.known(position)
 
     def _on_log_replaced(self) -> None:
-        """Continue to copy the frames after the snapshot that replaced the log."""
+        """Copy the frames that follow the snapshot which has replaced the log."""
         self.watermark = self._step_frontier = self._written_frontier = self._window.frontier
         self._layers.log_replaced()
         self.adoption.log_replaced()
@@ -369,7 +368,7 @@ class Flush:
             self.learner.log_replaced()
 
     def _continue_adoption(self) -> None:
-        """Check whether the adoption is complete, in the role that this member has."""
+        """If the adoption of the log is complete, continue as candidate or as member, according to this member's role."""
         if self.candidate.attempt is not None:
             self.candidate.on_adopted()
         else:
@@ -378,7 +377,7 @@ class Flush:
     def _adopted(self) -> None:
         done = self.adoption.done()
         if done is False:
-            self.lost()  # this log cannot become equal to the announced log, so another attempt is needed
+            self.lost()  # this log cannot become equal to the chosen log, so this member waits for another attempt
         elif done and not self._is_member():
             self.lost()
         elif done:
@@ -386,9 +385,9 @@ class Flush:
             self.accept()
 
     def _is_member(self) -> bool:
-        """True if the adopted log assigns this gateway the number of a member.
+        """True if the number that the adopted log assigns to this gateway is the number of a member.
 
-        A gateway with a blank disk knows only its configured number, which the log may have assigned to another gateway.
+        Before the adoption, a gateway with a blank disk uses its configured number, which may belong to another gateway in the log.
         """
         self._peers.refresh()
         return self._install is not None and self._view_state.me in self._install.members
@@ -398,9 +397,9 @@ class Flush:
         self.persist(msgspec.structs.replace(self.hard_state, accepted=self.hard_state.promised))
 
     def _accepted(self) -> None:
-        """Install the durably accepted view, so that this member handles its ORDER and CONFIRM messages."""
+        """Install the accepted view after the acceptance is durable, and report the acceptance to the candidate."""
         install = self._install
-        # A newer proposal may have arrived while the disk was writing the acceptance.
+        # If a newer proposal arrived while the disk wrote the acceptance, the accepted view is not installed.
         if install is None or install.view != self._view_state.accepted:
             return
         self.machine.on(Step.ACCEPTED)
@@ -416,7 +415,7 @@ class Flush:
         self._outbox.installed()
 
     def decided(self, run: tuple[Frame, ...]) -> None:
-        """Handle a decided run. A view accepts new messages from the decision of its VIEW frame on."""
+        """Open the view for new messages if a decided run contains its VIEW frame."""
         view_state = self._view_state
         # When the VIEW frame is decided, all frames of earlier views are decided too (flush, F12).
         if self.phase is Phase.INSTALLING and any(frame.kind == Kind.VIEW and frame.view == view_state.view for frame in run):
@@ -431,21 +430,21 @@ class Flush:
         """Run one heartbeat: repeat requests, and abandon a view change that makes no progress."""
         self.adoption.beat()
         self.log_repair.beat()
-        # The candidate measures its own attempt, so this limit is for other members only.
+        # This limit is for members other than the candidate, which limits its attempt in `candidate.beat`.
         if not self.attempt and self.adoption.silent > self._period + 4 * self._peers.round_beats():
-            self.lost()  # the source of the frames is silent or has promised another view
+            self.lost()  # the source of the chosen log is silent or has promised another view
         if self.candidate.attempt is not None:
             self.candidate.beat()
 
     def stop(self) -> None:
-        """Stop in order, because no frame and no request is in progress."""
+        """Complete the orderly stop of this member."""
         self.machine.on(Step.STOP)
         self._view_state.active = False
         self._view_state.closed = ("leaving", f"gateway {self._identity.gateway!r} has stopped")
         self._outbox.stopped()
 
     def on_failed(self, reason: str) -> None:
-        """Halt after a failed write. No further vote is sent."""
+        """Halt after a failed write, so that this member sends no further vote."""
         # The disk thread may report further failures after the first one.
         if self.phase in (Phase.STOPPED, Phase.HALTED):
             return
@@ -454,13 +453,13 @@ class Flush:
         self._halt(f"the disk of gateway {self._identity.gateway!r} failed: {reason}; view {view} ends here")
 
     def halt_inconsistent(self, reason: str) -> None:
-        """Halt, because another member's log holds a decided frame that contradicts this log."""
+        """Halt this member, because another member's log holds a decided frame that contradicts this log."""
         if self.phase not in (Phase.STOPPED, Phase.HALTED):
             self.machine.on(Step.FAILED)
             self._halt(f"{reason}; what is decided here can still be read")
 
     def halt_removed(self, reason: str) -> None:
-        """Halt, because a forced roster excludes this member, whose log may then differ from the group's log."""
+        """Halt this member, because a forced roster excludes it, so its log may differ from the group's log."""
         if self.phase not in (Phase.STOPPED, Phase.HALTED):
             self.machine.on(Step.FAILED)
             self._halt(reason, out=True)

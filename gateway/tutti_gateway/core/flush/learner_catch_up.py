@@ -1,7 +1,7 @@
-"""Catching up while this gateway is in no view, so that a view can add it without waiting (protocol/flush, F15).
+"""Catch-up of a learner: a gateway in no view copies decided frames, so that a view can add it without waiting (flush, F15).
 
-A learner copies only decided frames, and only from a view above its accepted view. The learner moves its frontier only over durable
-frames, and never between a batch and its ABORT. Catching up does not change the learner's accepted view.
+A learner copies frames only from a view above its accepted view. The learner moves its frontier only over durable frames, and never
+stops it between a batch and its ABORT. The catch-up does not change the learner's accepted view.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ class Learner:
     """Copies decided frames from the nearest member of a view, in chunks.
 
     Attributes:
-        ready: True if this gateway recently held all frames that its source reported as decided.
+        ready: True if this gateway has recently held all frames that its source reported as decided.
     """
 
     def __init__(
@@ -37,24 +37,24 @@ class Learner:
         self._next = 0
         self._silent = 0
         self._unable: set[int] = set()  # sources that did not send the next frames
-        self._stop = 0  # last copied position to which the frontier may move, according to the source
+        self._stop = 0  # last copied position to which the source allows the frontier to move
         self._ready = 0
 
     @property
     def ready(self) -> bool:
-        """True if this gateway has recently held all decided frames of its source."""
+        """True if this gateway has recently held all frames that its source reported as decided."""
         return self._ready > 0
 
     def stop(self) -> None:
-        """Stop copying, because this gateway is in a view or about to join one."""
+        """End the catch-up, because this gateway is in a view or will soon join one."""
         self._source = self._ready = 0
         self._snapshot.stop()
 
     def beat(self) -> None:
-        """Run one heartbeat in no view: choose a source, or repeat a request."""
+        """Run one heartbeat of a gateway in no view: choose a source, or repeat a request."""
         self._ready = max(self._ready - 1, 0)
         if self._snapshot.replacing:
-            return  # while the disk replaces the log with a snapshot, nothing else may change the log
+            return  # nothing else may change the log until the disk has replaced it by a snapshot
         patience = limits.RESEND_HEARTBEATS + 2 * self._peers.round_beats()
         if self._source and self._silent < patience and self._peers.fresh(self._source):
             self._silent += 1
@@ -77,14 +77,14 @@ class Learner:
             and self._peers.fresh(peer.number)
             # A gateway that receives no heartbeats of a coordinator may be in a view that has ended.
             and not peer.beat.misses
-            # A source in the accepted view or below may hold undecided frames that a later view has replaced (flush, F15).
+            # A view up to the accepted view may have ended, and a later view may have replaced its undecided frames (flush, F15).
             and peer.beat.view > view_state.accepted
             and peer.beat.frontier >= self._window.frontier
         ]
-        # A source that did not answer gets the next request only after all other sources have failed.
+        # A source that did not answer gets another request only after all other sources have failed.
         able = [source for source in sources if source[1] not in self._unable]
         if sources and not able:
-            self._unable.clear()  # ask all sources once more
+            self._unable.clear()  # ask all sources again
         if able:
             self._source = min(able)[1]
             self._next = self._window.frontier + 1
@@ -96,7 +96,7 @@ class Learner:
         self._adoption.send_fetch(self._source, Fetch(0, self._next, limits.POSITION_MAX))
 
     def on_fetched(self, sender: int, message: Fetched) -> None:
-        """Append decided frames and request the next ones. An empty answer means that the source has no later decided frame."""
+        """Append decided frames and request the next ones. If the source has no later decided frame, this gateway is ready."""
         if sender != self._source or message.first != self._next or message.source <= self._view_state.accepted:
             return
         if self._snapshot.busy:
@@ -106,7 +106,7 @@ class Learner:
             self._unable.add(sender)
             self._source = 0
             return
-        # An empty answer with a stop means that this gateway already holds all frames that the source has decided.
+        # An empty answer with another stop means that this gateway already holds all decided frames of the source.
         if not message.frames:
             self._unable.clear()
             self._ready = limits.READY_HEARTBEATS
@@ -115,7 +115,7 @@ class Learner:
         last = message.frames[-1].position
         following = self._adoption.append(sender, message, self._next, last)
         if following == self._next or not self._view_state.active:
-            return  # after a silence, the heartbeat chooses a source again
+            return  # if no valid frame arrives, a later heartbeat chooses another source
         self._unable.clear()
         self._next = following
         self._stop = max(self._stop, min(message.stop, self._next - 1))
@@ -137,7 +137,7 @@ class Learner:
             self._source = 0
 
     def known(self, position: int) -> None:
-        """Continue after the position, up to which the log holds all frames and all are decided."""
+        """Continue after `position`, because this log holds all frames up to there, and they are decided."""
         self._continue(position + 1, self._window.reach(position))
         self.durable()
 
@@ -152,9 +152,9 @@ class Learner:
             self._request_next()
 
     def durable(self) -> None:
-        """Move the frontier to the stop of the source, if all frames up to there are durable."""
+        """Move the frontier to the position that the source allows, if all frames up to there are durable."""
         window = self._window
         stop = min(self._stop, window.end)
-        # If the frontier stopped between a batch and its ABORT, readers would see a batch that is void (atomic, A13).
+        # The frontier must not stop between a batch and its ABORT, because readers would see a void batch (atomic, A13).
         if self._source and window.frontier < stop <= window.mark(CommitStage.DURABLE) and window.reach(stop) == stop:
             self._decide(stop)

@@ -22,33 +22,34 @@ from tutti_gateway.core.view.peers import Peers
 
 
 class Log(Protocol):
-    """Changes to the log of this member."""
+    """Operations that change the log of this member."""
 
     def truncate(self, to: int) -> None:
         """Truncate the log after position `to`, in every layer and on the disk."""
 
     def advance_frontier(self, up_to: int) -> None:
-        """Advance the frontier to `up_to`. A view has decided these frames, and they are durable on this member."""
+        """Advance the frontier to `up_to`, over durable frames that a view without this member has decided."""
 
     def append_adopted(self, frames: Sequence[Frame]) -> tuple[int, str]:
-        """Append and write frames that continue the log. Return the number of appended frames, and why the next one was
-        rejected.
+        """Append and write frames that continue the log.
+
+        Return the number of appended frames, and the reason why the next frame was rejected.
         """
 
     def halt_inconsistent(self, reason: str) -> None:
-        """Halt, because frames of other members cannot follow this member's log."""
+        """Halt this member, because its log contradicts frames of other members."""
 
 
 class WantedLog:
-    """The log to adopt: the log of `source` up to position `end`. `chain` is the chain value at `end`, None if it is unknown.
+    """The log to adopt: the log of gateway `source` up to position `end`. `chain` is the chain value at `end`, if known.
 
     Attributes:
-        next: the next position to fetch.
-        requested: first position of the last request, 0 if the request was answered.
-        peer: the gateway that received the last request.
+        next: position of the next frame to fetch.
+        requested: first position in the last request, 0 if the request was answered.
+        peer: number of the gateway that received the last request.
         silent: number of heartbeats since the last answer.
         unable: gateways that could not send the next frames.
-        stop: position up to which a source reported its frames as decided.
+        stop: position up to which a source has reported the fetched frames as decided.
     """
 
     __slots__ = ("chain", "end", "next", "peer", "requested", "silent", "source", "stop", "unable", "view")
@@ -67,7 +68,7 @@ class LogAdoption:
     """Adopts one log at a time.
 
     Attributes:
-        damage: the corrupt end of this member's log; None if the log is intact or the corrupt frames were overwritten.
+        damage: corrupt end of this member's log; None if the log is intact, or after the corrupt frames were overwritten.
     """
 
     def __init__(self, context: Context, log: Log, peers: Peers, snapshot: SnapshotInstall) -> None:
@@ -79,7 +80,7 @@ class LogAdoption:
         self._peers = peers
         self.damage: Damage | None = None
         self._wanted: WantedLog | None = None
-        self._refused = (0, 0)  # position and chain value of a frame whose chain continues the log but which cannot follow it
+        self._refused = (0, 0)  # position and checksum of the last frame that contradicted this member's decided log
         self._requested_since = False
 
     def extent(self) -> Extent:
@@ -88,19 +89,19 @@ class LogAdoption:
         return Extent(window.base, tuple(window.runs), window.end)
 
     def begin(self, view: int, source: int, theirs: Extent, chain: int | None) -> None:
-        """Begin to adopt the log of `source` with the extent `theirs`. `chain` is the chain value at its end, if known."""
+        """Begin to adopt the log of gateway `source`, which has the extent `theirs` and ends with chain value `chain`, if known."""
         window = self._window
         equal: Common = common(self.extent(), theirs, window.frontier)
         if chain is not None and window.frontier <= theirs.end <= window.end and window.chain_at(theirs.end) == chain:
-            equal = Common(theirs.end, True)  # equal chain values prove that the whole logs are equal, even before the tables
-        # If the tables do not show the first difference, the fetched frames must show it before anything is truncated (flush, F9).
+            equal = Common(theirs.end, True)  # equal chain values prove that all earlier frames are equal too
+        # If the tables do not show the first difference, no frame is truncated until fetched frames show it (flush, F9).
         if equal.known and self.damage is None and window.end > equal.position:
             self._log.truncate(equal.position)
         self._wanted = WantedLog(view, source, theirs.end, chain, equal.position + 1)
         self.request_next()
 
     def stop(self) -> None:
-        """Stop the adoption, and drop the chunks of a snapshot that is arriving."""
+        """Stop the adoption, and drop the chunks of an incomplete snapshot."""
         self._wanted = None
         self._snapshot.stop()
 
@@ -109,7 +110,7 @@ class LogAdoption:
         wanted = self._wanted
         if wanted is None or wanted.next > wanted.end or wanted.requested == wanted.next or self._snapshot.busy:
             return
-        # Undecided frames stay in memory, so with a full window a long catch-up would exceed the memory budget.
+        # Undecided frames stay in memory, so with a full window, further frames would exceed the memory budget.
         if wanted.source != self._view_state.me and not self._has_space(0):
             return
         if wanted.source == self._view_state.me:
@@ -120,7 +121,7 @@ class LogAdoption:
         self._send_request(wanted)
 
     def _send_request(self, wanted: WantedLog) -> None:
-        """Send the request. If the source cannot read the frames, request the decided ones from another gateway."""
+        """Request the next frames from the source. If it cannot read them, request the decided ones from another gateway."""
         last = wanted.end
         wanted.peer = wanted.source
         if wanted.source in wanted.unable:
@@ -131,7 +132,7 @@ class LogAdoption:
             ]
             # Another gateway may hold different undecided frames, so only its decided frames can replace those of the source.
             able = [(number, frontier) for number, frontier in others if frontier >= wanted.next and number not in wanted.unable]
-            if not able:  # no source is left, so the silence is set to its maximum, and the next heartbeat abandons the view
+            if not able:  # without any source, the silence is set to its maximum, so that the next heartbeat abandons the view
                 wanted.silent = limits.BOOT_HEARTBEATS_MAX
                 return
             # Decided frames are equal everywhere, so any gateway that has them can be the source.
@@ -140,9 +141,9 @@ class LogAdoption:
         self.send_fetch(wanted.peer, Fetch(wanted.view, wanted.next, last))
 
     def on_fetched(self, sender: int, message: Fetched) -> bool:
-        """Append fetched frames, and request the next ones. Return True if the frames answer the current request."""
+        """Append fetched frames, and request the next ones. Return False if the frames do not answer the current request."""
         wanted = self._wanted
-        # A late answer to an earlier request would append frames twice.
+        # Only frames from position `next` on are needed, so a late answer to an earlier request is ignored.
         if wanted is None or sender != wanted.peer or message.view != wanted.view or message.first != wanted.next:
             return False
         if self._snapshot.busy:
@@ -163,17 +164,18 @@ class LogAdoption:
         return True
 
     def on_snapshot(self, sender: int, message: FetchedSnapshot) -> bool:
-        """Handle a chunk of a snapshot. Return True if the chunk answers the current request, whose frames the source has
-        trimmed.
+        """Handle a chunk of a snapshot, which a source sends instead of frames that it has trimmed.
+
+        Return False if the chunk does not answer the current request.
         """
         wanted, damage = self._wanted, self.damage
         if wanted is None or sender != wanted.peer or message.view != wanted.view:
             return False
-        # A snapshot that ends before the next wanted frame brings nothing new, so it is a late answer.
+        # A snapshot that ends before the next wanted frame is a late answer to an earlier request.
         if not self._snapshot.busy and message.position < wanted.next:
             return False
         wanted.silent = 0
-        # STATE reported the corrupt end as present, so a snapshot that ends within the corrupt range must not delete its vote mark.
+        # STATE has reported the corrupt end. A snapshot that does not cover all of it must not delete its vote mark.
         reaches = damage is not None and damage.last > message.position
         if reaches or not self._snapshot.on_chunk(sender, message, wanted.end):
             self._snapshot.stop()
@@ -182,7 +184,7 @@ class LogAdoption:
         return True
 
     def known(self, position: int) -> None:
-        """Continue after the position, up to which this log equals the wanted log and is decided."""
+        """Continue after `position`, because this log equals the wanted log up to there, and is decided up to there."""
         wanted = self._wanted
         if wanted is not None:
             wanted.next, wanted.requested = max(wanted.next, position + 1), 0
@@ -192,7 +194,7 @@ class LogAdoption:
             self.request_next()
 
     def log_replaced(self) -> None:
-        """Continue with the frames after the snapshot that replaced the log."""
+        """Fetch the frames that follow the snapshot which has replaced the log."""
         self.damage = None
         wanted = self._wanted
         if wanted is not None:
@@ -201,19 +203,19 @@ class LogAdoption:
             self.request_next()
 
     def durable(self) -> None:
-        """Decide the durable frames that the source has decided, so that a log that lags far does not fill its window."""
+        """Advance the frontier over durable frames that the source has decided, so that they do not fill the window."""
         wanted, window = self._wanted, self._window
         if wanted is None or not window.frontier < wanted.stop <= window.mark(CommitStage.DURABLE):
             return
-        # The ABORT of the last batch may not have arrived yet, and the frontier must not stop before it.
+        # The ABORT of the last batch might not have arrived yet, and the frontier must not stop before that ABORT.
         if window.reach(wanted.stop) == wanted.stop:
             self._log.advance_frontier(wanted.stop)
             self.request_next()
 
     def append(self, sender: int, message: Fetched, first: int, last: int) -> int:
-        """Append the frames from position `first` that continue the log and fit into the window. Return the next wanted position.
+        """Append the frames from position `first` on that continue the log and fit into the window. Return the next position.
 
-        A frame that the log already holds changes nothing. The log is truncated before the first frame that differs.
+        Frames that the log already holds are skipped. At the first frame that differs from this log, the log is truncated.
         """
         window = self._window
         following: list[Frame] = []
@@ -227,20 +229,20 @@ class LogAdoption:
                     continue
                 if not payload_intact(frame) or not chained(frame, window.chain_at(first - 1)):
                     break  # an invalid frame must not cause a truncation
-                # The log differs before its corrupt end, so the corrupt frames were undecided and need no vote mark.
+                # If a frame before the corrupt end differs, the corrupt frames were undecided, and their vote mark is not needed.
                 self._log.truncate(first - 1)
                 self.damage = None
                 end, chain = window.end, window.chain
             if first != end + 1 or not payload_intact(frame) or not self._has_space(len(following)):
                 break
             if not chained(frame, chain):
-                # After an undecided frame, a broken chain proves nothing, because that frame may belong to another view.
+                # After an undecided frame, a broken chain is no contradiction, because the undecided frame may be wrong.
                 if end == window.frontier:
                     self._on_contradiction(sender, message, frame, "it does not continue the decided log here")
                 break
             following.append(frame)
             end, chain, first = first, frame.header_crc, first + 1
-        # One call for all frames lets them share a write.
+        # All frames are appended in one call, so that the disk writes them together.
         if following:
             appended, wrong = self._log.append_adopted(following)
             if wrong:
@@ -252,7 +254,7 @@ class LogAdoption:
 
     def _has_space(self, more: int) -> bool:
         window = self._window
-        # A fetched log may exceed the coordinator's limit, because the coordinator counts from its own, higher frontier.
+        # The coordinator counts undecided frames from its own, higher frontier, so a fetched log may exceed the limit here.
         frames_max = common_limits.UNDECIDED_FRAMES_MAX + limits.WINDOW_MORE_FRAMES
         return (
             len(window.frames) + more < frames_max
@@ -260,13 +262,13 @@ class LogAdoption:
         )
 
     def _on_contradiction(self, sender: int, message: Fetched, frame: Frame, wrong: str) -> None:
-        """Handle a frame of another member that contradicts this member's decided log, or that is invalid.
+        """Handle a frame of another member that is invalid or contradicts this member's decided log.
 
-        A single message may be corrupt, so it is dropped. If a later request gets the same frame, the source really holds an
-        invalid frame. This member then halts, so that the other members can continue without it.
+        The first message with such a frame may be corrupt, so it is only dropped. If another request brings the same frame, the
+        source really holds it, and one of the two logs is wrong. This member then halts, so that the other members can continue.
         """
         self._outbox.drop(message, sender, wrong)
-        # A duplicate of the first answer proves nothing, so the frame must arrive again after another request.
+        # A duplicate of the first answer proves nothing, so only an answer to another request counts.
         if self._refused == (frame.position, frame.header_crc) and self._requested_since:
             self._log.halt_inconsistent(
                 f"{self._window.state.gateway_text(sender)} holds a frame that cannot follow this log: {wrong}"
@@ -274,26 +276,24 @@ class LogAdoption:
         self._refused, self._requested_since = (frame.position, frame.header_crc), False
 
     def send_fetch(self, to: int, fetch: Fetch) -> None:
-        """Send a Fetch, and record that a request followed the last contradiction."""
+        """Send a Fetch, and record that it was sent after the last contradiction."""
         self._requested_since = True
         self._outbox.send(to, fetch)
 
     def done(self) -> bool | None:
-        """Return True if the log equals the wanted log (not yet durably), False if it cannot become equal, None before the
-        result.
-        """
+        """Return True if the log equals the wanted log, durably or not; False if it cannot become equal; None if still unknown."""
         wanted, window = self._wanted, self._window
         if wanted is None or wanted.next <= wanted.end:
             return None
         self._wanted = None
-        # `begin` does not truncate if the tables hide the first difference, so this log may still be longer than the wanted log.
+        # `begin` does not truncate if the tables hide the first difference, so this log may be longer than the wanted log.
         if self.damage is not None or window.end > wanted.end:
             self.end_overwritten(wanted.end)
-        # Equal ends are not enough: if the chain values differ, an earlier frame differs.
+        # If two logs with equal ends differ in the chain value there, an earlier frame differs.
         return window.end == wanted.end and wanted.chain in (None, window.chain)
 
     def end_overwritten(self, end: int) -> None:
-        """Truncate after `end`, and let the disk delete its record of the corrupt range, which has been overwritten."""
+        """Truncate the log after `end`, and let the disk delete its record of the corrupt range, which is overwritten now."""
         self._log.truncate(end)
         if self.damage is not None:
             self.damage = None
@@ -301,11 +301,11 @@ class LogAdoption:
 
     @property
     def silent(self) -> int:
-        """Number of heartbeats since the last answer."""
+        """Number of heartbeats since the last answer to a request; 0 if no log is being adopted."""
         return self._wanted.silent if self._wanted is not None else 0
 
     def beat(self) -> None:
-        """Count one heartbeat of silence, and repeat the request if no answer has arrived."""
+        """Count one heartbeat without an answer, and repeat the request at fixed intervals."""
         wanted = self._wanted
         if wanted is not None and not self._snapshot.replacing:
             wanted.silent += 1

@@ -1,7 +1,7 @@
 """Comparison of logs by their extents, without I/O or state (protocol/flush, F5).
 
-A pair (view, position) identifies one frame permanently. Because each frame contains the checksum of its predecessor, the pair also
-identifies all earlier frames. Two logs are therefore equal up to any position at which both hold a frame of the same view.
+No two frames have the same view and position. Each frame contains the checksum of its predecessor, so view and position of a frame
+also identify all earlier frames. Two logs are therefore equal up to any position at which both hold a frame of the same view.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ class Extent(NamedTuple):
 
 
 def view_at(log: Extent, position: int) -> int:
-    """Return the view of the frame at a position; 0 if the extent does not show it."""
+    """Return the view of the frame at a position, 0 if the position is outside of the extent."""
     if not log.base < position <= log.end:
         return 0
     found = 0
@@ -35,7 +35,7 @@ def view_at(log: Extent, position: int) -> int:
 class Common(NamedTuple):
     """Position up to which two logs are equal.
 
-    `known` is False if the logs may be equal beyond the position, which only a comparison of the frames can show.
+    If `known` is False, the logs may be equal beyond this position too; only a comparison of their frames can show that.
     """
 
     position: int
@@ -43,12 +43,12 @@ class Common(NamedTuple):
 
 
 def common(mine: Extent, theirs: Extent, frontier: int) -> Common:
-    """Return the last position up to which both logs are known to be equal: at least `frontier`, which is decided."""
-    # A table that begins after the frontier does not describe all undecided frames, so the first difference may lie before it.
+    """Return the last position up to which both logs are known to be equal. They are equal at least up to `frontier`."""
+    # A table that begins after the frontier does not describe all undecided frames, so it might not show the first difference.
     if theirs.base > frontier or mine.base > frontier:
         return Common(frontier, False)
     last = min(mine.end, theirs.end)
-    # The view can differ only where a run of either log begins.
+    # The first difference is at the start of a run in one of the logs, because the view is constant within a run.
     starts = {first for log in (mine, theirs) for _, first in log.table if frontier < first <= last}
     for first in sorted({frontier + 1, *starts}):
         if first <= last and view_at(mine, first) != view_at(theirs, first):

@@ -23,18 +23,21 @@ class _Reading(NamedTuple):
 
 
 class LogServer:
-    """Answers Fetch. Each requesting gateway can have one read for a log and one read for a repair in progress."""
+    """Answers Fetch and FetchSnapshot.
+
+    For each requesting gateway, at most two reads are in progress: one for a request with an end, and one for a request without.
+    """
 
     def __init__(self, context: Context) -> None:
         self._outbox = context.outbox
         self._view_state = context.view_state
         self._window = context.window
-        self._reading: dict[tuple[int, bool], _Reading] = {}  # key: the requesting gateway, and whether its request has an end
+        self._reading: dict[tuple[int, bool], _Reading] = {}  # (requesting gateway, True if its request has an end) -> read
 
     def on_fetch(self, sender: int, message: Fetch) -> None:
-        """Serve frames from memory or from the disk."""
+        """Send the requested frames from memory, or read them from the disk."""
         window, view_state = self._window, self._view_state
-        # After a promise of a higher view, this log may change, so it must not be the source for the lower view (flush, F7).
+        # After this member has promised a higher view, its log may change and must not be copied for a lower view (flush, F7).
         if not self._serves(message.view):
             if message.view:
                 self._outbox.send(sender, Reject(message.view, view_state.promised, "a higher view is promised"))
@@ -45,25 +48,25 @@ class LogServer:
                 self._outbox.send(
                     sender, Fetched(view=0, first=message.first, frames=(), source=view_state.view, stop=window.frontier)
                 )
-        # Undecided frames are still in memory, so the answer needs no read.
+        # Undecided frames are still in memory, so they need no read.
         elif message.first > window.frontier:
             frames: list[Frame] = []
             size = 0
             for position in range(message.first, last + 1):
                 frame = window.at(position)
-                # Frames beyond the limit of one answer are left to the next request.
+                # The requesting gateway sends another request for frames beyond the limit of one answer.
                 size += frame.size
                 if frames and (size > limits.FETCH_BYTES or len(frames) == common_limits.FRAMES_A_MESSAGE_MAX):
                     break
                 frames.append(frame)
             self._outbox.send(sender, Fetched(view=message.view, first=message.first, frames=tuple(frames)))
         else:
-            # A later request of the same gateway replaces this entry, so the table cannot grow beyond two entries a gateway.
+            # A later request of the same gateway replaces this entry, so the table has at most two entries for each gateway.
             token = self._outbox.read_log(message.first, min(last, window.frontier))
             self._reading[sender, message.last < limits.POSITION_MAX] = _Reading(token, sender, message)
 
     def _serves(self, view: int) -> bool:
-        """True if this member serves requests for `view`: its promised view, or 0 (a learner's request) while it is in a view."""
+        """True if this member serves requests with `view`: its promised view or, while it is in a view, 0 (learner or repair)."""
         view_state = self._view_state
         return view == view_state.promised if view else view_state.current(view_state.view)
 
@@ -73,7 +76,7 @@ class LogServer:
         if reading is None or not isinstance(reading.message, Fetch):
             return
         message = reading.message
-        adopts = message.view or message.last == limits.POSITION_MAX  # a repair needs the original frames, not a snapshot
+        adopts = message.view or message.last == limits.POSITION_MAX  # otherwise the request is for a repair, which needs frames
         if not event.frames and adopts and message.first < self._window.state.start:
             self._read_snapshot(reading.to, message, 0, 0)
         elif self._serves(message.view):
@@ -83,7 +86,7 @@ class LogServer:
             self._outbox.send(reading.to, fetched)
 
     def _read(self, token: int) -> _Reading | None:
-        """Remove and return the read with this token; None if a later request of the same gateway replaced the read."""
+        """Remove the read with this token and return it, None if a later request of the same gateway has replaced the read."""
         found = next((one for one in self._reading.items() if one[1].token == token), None)
         if found is None:
             return None
@@ -105,11 +108,11 @@ class LogServer:
             return
         message = reading.message
         source = 0 if message.view else self._view_state.view
-        # Without a snapshot, the source sends an empty answer, so that the requesting gateway asks another source.
+        # If the disk has no snapshot, an empty answer makes the requesting gateway ask another source.
         if not event.size and isinstance(message, Fetch):
             self._outbox.send(reading.to, Fetched(view=message.view, first=message.first, frames=(), source=source))
             return
-        # The first chunk answers a Fetch, which does not know the position of the snapshot.
+        # A Fetch does not contain the position of the snapshot, so the first chunk gets it from the disk.
         asked = message if isinstance(message, FetchSnapshot) else FetchSnapshot(message.view, event.position, 0)
         self._outbox.send(
             reading.to,

@@ -23,9 +23,9 @@ class LaneAdmission(enum.Enum):
 
 
 class DedupTable:
-    """Two tables, for the decided part and for the end of the lane: producer -> (epoch, highest sequence).
+    """Two tables with epoch and highest sequence of each producer: in the decided part of the lane, and at the end of the lane.
 
-    Entries do not expire. An entry is removed only when its producer has left the log, because its number is never used again.
+    Entries do not expire. An entry is removed only when the log has deleted the producer, whose number is never used again.
     """
 
     def __init__(self, state: LogState, lines: Lines) -> None:
@@ -34,15 +34,15 @@ class DedupTable:
         self._end: Lines = {}  # only producers with undecided batches
 
     def judge(self, frame: Frame) -> tuple[LaneAdmission, int]:
-        """Return what to do with a batch, and a detail for the answer.
+        """Return what the origin must do with a batch, and a number for the answer to the client.
 
-        For FENCED, the detail is the producer's epoch in the lane. For other actions, it is the producer's highest sequence.
+        The number is the producer's epoch in the lane if the result is FENCED, and otherwise the producer's highest sequence.
         """
         epoch, decided = self._decided.get(frame.producer, (0, 0))
         last_epoch, end = self._end.get(frame.producer, (epoch, decided))
         if frame.epoch < last_epoch:
             return LaneAdmission.FENCED, last_epoch
-        # Sequences begin with 1 in each epoch, so those of an earlier epoch do not count (lanes, U22).
+        # Sequences begin with 1 in each epoch, so sequences of an earlier epoch do not count (lanes, U22).
         if frame.epoch > last_epoch:
             end = 0
         if frame.epoch > epoch:
@@ -56,25 +56,25 @@ class DedupTable:
         return LaneAdmission.EXPECTED, end
 
     def add(self, frame: Frame) -> None:
-        """Add a posted batch to the table for the end of the lane."""
+        """Record a posted batch in the table that describes the end of the lane."""
         self._end[frame.producer] = frame.epoch, frame.last_sequence
 
     def decide(self, frame: Frame) -> None:
-        """Add a decided batch to the table for the decided part."""
+        """Record a decided batch in the table that describes the decided part of the lane."""
         line = frame.epoch, frame.last_sequence
         self._decided[frame.producer] = line
-        # After the last undecided batch of a producer, both tables would be equal, so one entry is enough.
+        # A producer without undecided batches needs no entry for the end of the lane, because both entries would be equal.
         if self._end.get(frame.producer) == line:
             del self._end[frame.producer]
 
     def rollback(self) -> None:
-        """Drop all undecided batches from the table for the end of the lane."""
+        """Remove the effect of all undecided batches."""
         self._end.clear()
 
     def prune(self) -> None:
-        """Remove producers that left the log, so that the table does not grow beyond the producers in the log.
+        """Remove producers that the log has deleted, so that the table has no more entries than the log has producers.
 
-        A producer with a number that this log has not assigned yet is kept: after the loss of a corrupt end, this log may be
+        The table keeps a producer whose number this log has not assigned yet, because a log that has lost a corrupt end may be
         shorter than the log that assigned the number.
         """
         state = self._state

@@ -20,7 +20,7 @@ class LaneRepair:
     """Requests the lost frames of all lanes, with one open request for each lane.
 
     Args:
-        ends: returns the decided end of a lane that each connected gateway reported, by gateway number.
+        ends: returns, for one lane, the decided end that each connected gateway has reported, by gateway number.
     """
 
     def __init__(self, outbox: LaneOutbox, distances: Distances, ends: Callable[[Key], Mapping[int, int]]) -> None:
@@ -30,7 +30,7 @@ class LaneRepair:
         self._lanes: dict[Key, RangeRepair] = {}
 
     def on_corrupt(self, event: LaneCorrupt) -> None:
-        """Begin to repair the lost range of a lane that the disk reports."""
+        """Begin to repair a range of a lane that the disk reports as lost."""
         key = event.origin, event.incarnation
         # A report with `first` 0 means that all frames of the lane are readable again.
         if not event.first:
@@ -41,14 +41,14 @@ class LaneRepair:
         self._lanes[key].on_corrupt(event.first, event.last)
 
     def on_fetched(self, sender: int, message: LaneFetched) -> bool:
-        """Write fetched frames where the disk lost them. Return True if a repair needs these frames."""
+        """Write fetched frames at the positions that the disk lost. Return False if no repair needs these frames."""
         wanted = self._lanes.get((message.origin, message.incarnation))
         if wanted is None or not message.frames:
             return False
         return wanted.on_fetched(sender, message.frames[0].position, message.frames)
 
     def beat(self) -> None:
-        """Run one heartbeat: after a silence, request the frames from another gateway."""
+        """Run one heartbeat: if a source does not answer, request the lost frames from another gateway."""
         for wanted in self._lanes.values():
             wanted.beat()
 

@@ -15,25 +15,25 @@ from tutti_gateway.core.protocol.messages import LaneBegin
 class Lane:
     """A member's copy of one lane, which is the stream of one origin's disk.
 
-    The positions `decided`, `confirmed` and `durable` only move forward. A truncation moves the end back, but never below
-    `confirmed`. All undecided frames belong to one attempt. A member accepts the VIEW of a higher attempt only when it knows that
-    all earlier frames are decided, and accepts other frames of that attempt only after the VIEW.
+    The positions `decided` and `confirmed` only move forward. A truncation moves the end back, but never below `confirmed`. All
+    undecided frames belong to one attempt. A member accepts the VIEW of a higher attempt only when it knows that all earlier frames
+    are decided, and accepts other frames of that attempt only after the VIEW.
 
     Attributes:
-        attempt: the attempt of the last frame.
-        decided: last position that was delivered.
+        attempt: attempt of the last frame in this copy.
+        decided: last position that this member has delivered.
         offset: offset of the next record after `decided`.
         confirmed: last position that is known to be decided, durable or not.
         durable: last position that is durable on this disk.
         bytes: approximate memory of the frames after `decided`.
-        sources: gateway -> position up to which it reported the lane as decided, in the order of requests. Empty if no frame is
-            missing.
-        source: the gateway that received the last request.
-        asked: heartbeats left for an answer to LaneFetch.
+        sources: gateways from which this member requests missing frames, in this order, each with the position up to which it
+            reported the lane as decided; empty if no frame is missing.
+        source: gateway that received the last request for missing frames.
+        asked: number of heartbeats for which this member still waits for an answer to its last LaneFetch.
         live: True if the origin sent a decision after this member's last report of its ends, so that no request is needed.
         replicated: last position that was reported to the disk as durable at every gateway of the roster.
-        begin: the new start of the lane while the disk replaces the lane; during that time, no frames are accepted.
-        gap: True if a gap was reported to the origin and no frame has arrived since.
+        begin: the new start of the lane while the disk replaces the lane, and this copy accepts no frames; otherwise None.
+        gap: True if this member has reported a missing frame to the origin, and no frame has arrived since.
     """
 
     __slots__ = (
@@ -71,15 +71,14 @@ class Lane:
         self.live = self.gap = False
         self.replicated = 0
         self.begin: LaneBegin | None = None
-        # This member accepted a VIEW only after all earlier frames were decided, so the tail proves these decisions after a
-        # restart.
+        # Before a restart, this member accepted a VIEW only when all earlier frames were decided, so these are decided now too.
         for frame in log.tail:
             if frame.kind == Kind.VIEW:
                 self.confirmed = frame.position - 1
 
     @property
     def end(self) -> int:
-        """Last position in this copy, decided or not."""
+        """Last position in this copy of the lane, decided or not."""
         return self.decided + len(self._tail)
 
     @property
@@ -88,27 +87,27 @@ class Lane:
         return self._tail[-1].header_crc if self._tail else self._chain
 
     def after(self, position: int) -> tuple[Frame, ...]:
-        """Return the undecided frames after a position."""
+        """Return the undecided frames after the position."""
         return tuple(islice(self._tail, max(0, position - self.decided), None))
 
     def at(self, position: int) -> Frame | None:
-        """Return the undecided frame at a position; None if there is none."""
+        """Return the undecided frame at the position, None if there is none."""
         index = position - self.decided - 1
         return self._tail[index] if 0 <= index < len(self._tail) else None
 
     def append(self, frame: Frame) -> None:
         """Append the frame that follows the end of this copy."""
         invariant(frame.position == self.end + 1, f"{frame!r} is not next in a lane that ends at {self.end}")
-        # A frame of an earlier attempt has a NO, so a copy that contains it could never be decided (lanes, U15).
+        # The origin has voted NO to frames of earlier attempts, so a copy with such a frame could never be decided (lanes, U15).
         invariant(frame.view >= self.attempt, f"{frame!r} belongs to an attempt before {self.attempt}")
         self._tail.append(frame)
         self.bytes += weight(frame)
         self.attempt = frame.view
 
     def truncate(self) -> int | None:
-        """Drop frames that are not known to be decided.
+        """Drop the frames that are not known to be decided.
 
-        Return the position after which the disk must truncate; None if the disk holds none of the dropped frames.
+        Return the position after which the disk must truncate the lane, None if the disk holds none of the dropped frames.
         """
         while self.end > self.confirmed:
             self.bytes -= weight(self._tail.pop())
@@ -116,12 +115,12 @@ class Lane:
             return None  # the disk never got the dropped frames
         self._written = self.confirmed
         self.durable = min(self.durable, self.confirmed)
-        # A write that began before the truncation must not count for a later frame at the same position.
+        # A write that began before the truncation must not count as a write of a new frame at the same position.
         self._writes = deque((token, min(last, self.confirmed)) for token, last in self._writes)
         return self.confirmed
 
     def next_write(self, token: int, up_to: int) -> tuple[Frame, ...]:
-        """Return the frames up to a position that were not written before, and assign them to the write with this token."""
+        """Return the unwritten frames up to the position `up_to`, and record that the write with this token contains them."""
         frames = tuple(islice(self._tail, max(0, self._written - self.decided), max(0, up_to - self.decided)))
         if frames:
             self._written = up_to
@@ -131,7 +130,7 @@ class Lane:
     def persisted(self, token: int) -> None:
         """Advance `durable` after the completion of all writes up to the token."""
         while self._writes and self._writes[0][0] <= token:
-            # A truncation may have lowered the last position of a write in progress.
+            # A truncation may have lowered the end of a write in progress, so the maximum counts.
             self.durable = max(self.durable, self._writes.popleft()[1])
 
     def confirm(self, position: int) -> None:
@@ -140,9 +139,9 @@ class Lane:
         self.confirmed = max(self.confirmed, position)
 
     def replace(self, begin: LaneBegin) -> None:
-        """Use the lane's new start, which the disk now holds instead of the old frames."""
+        """Replace this copy by the lane's new start, with which the disk has already replaced the old frames."""
         invariant(begin.position > self.confirmed, f"a lane decided up to {self.confirmed} is replaced by {begin}")
-        # Different frames were decided at these positions, so the old undecided frames can be dropped (lanes, U27).
+        # At the positions of the old undecided frames, different frames were decided, so the old ones are dropped (lanes, U27).
         self.decided = self.confirmed = self.durable = self._written = begin.position
         self.attempt, self.offset, self._chain = begin.attempt, begin.offset, begin.chain
         self._tail.clear()
@@ -151,8 +150,8 @@ class Lane:
         self.begin = None
 
     def pop_decided(self) -> tuple[int, tuple[Frame, ...]]:
-        """Remove and return the frames that are decided and durable now, with the offset of their first record."""
-        # Another gateway may report a decision before this disk has the frame, so `confirmed` alone is not enough.
+        """Remove the frames that are both decided and durable, and return the offset of their first record, and the frames."""
+        # A gateway may report a frame as decided before the frame is durable here, so `confirmed` alone is not enough.
         frames = tuple(islice(self._tail, max(0, min(self.confirmed, self.durable) - self.decided)))
         offset = self.offset
         for frame in frames:

@@ -1,4 +1,4 @@
-"""The lanes in the stack: lanes begin when the log names this gateway, and follow changes of the set of connected gateways."""
+"""Start of lanes when the log lists this gateway, and notification of lanes about changes of the connected gateways."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ class Lanes:
 
     Args:
         connected: returns the gateways that exchange heartbeats with each other, oldest first; empty if this one is not a member.
-        on_producer: called with each producer of a decided batch.
-        distances: shows which gateway is nearest, so that a repair asks it first.
+        on_producer: function that is called with the number of each producer of a decided batch.
+        distances: distances to other gateways, so that a repair asks the nearest gateway first.
     """
 
     def __init__(
@@ -35,7 +35,7 @@ class Lanes:
         self._connected: tuple[int, ...] = ()
         self._logs: tuple[LaneLog, ...] = ()
         self._low = ""
-        self._corrupt: dict[tuple[int, bytes], LaneCorrupt] = {}  # last report for each lane, until lanes begin
+        self._corrupt: dict[tuple[int, bytes], LaneCorrupt] = {}  # the disk's last report about each lane, until lanes begin
         self._layer: Unordered | None = None
 
     def start(self, logs: tuple[LaneLog, ...]) -> None:
@@ -44,7 +44,7 @@ class Lanes:
         self._update()
 
     def _update(self) -> None:
-        """Begin lanes if this gateway's number is decided, and check the connected gateways for changes."""
+        """Begin lanes if this gateway's number is decided, and pass on any change of the connected gateways."""
         context = self._context
         if self._layer is None and context.config.lanes and self._named():
             self._layer = Unordered(context, self._logs, self._on_producer, self._distances)
@@ -62,14 +62,13 @@ class Lanes:
 
     @property
     def _renumbered(self) -> bool:
-        """True if this gateway was removed and added again, so that its new number differs from the number in its lane's frames."""
+        """True if this gateway was removed and added again, so its new number differs from the number in its lane's frames."""
         return self._layer is not None and self._layer.number != self._context.view_state.me
 
     def _named(self) -> bool:
         """True if the decided roster lists this gateway under the number that this gateway uses."""
         voter = self._context.window.state.roster.get(self._context.view_state.me)
-        # A gateway with a blank disk knows only its configured number, which the log may have assigned to another gateway (flush,
-        # F9).
+        # The configured number of a gateway with a blank disk may belong to another gateway in the log (flush, F9).
         return voter is not None and voter.name == self._context.identity.gateway
 
     def on_submitted(self, event: SubmittedUnordered) -> None:
@@ -94,7 +93,7 @@ class Lanes:
     def on_message(self, sender: int, message: LaneMessage) -> None:
         """Pass another gateway's message to the lanes.
 
-        Messages that arrive before lanes begin are ignored, because the sender repeats them.
+        Before the lanes begin, this gateway ignores such messages, because the sender repeats them.
         """
         if self._layer is not None:
             self._layer.on_message(sender, message)
@@ -102,7 +101,7 @@ class Lanes:
             self._context.outbox.drop(message, sender, "this gateway has no lanes")
 
     def persisted(self, token: int) -> None:
-        """Report the completion of all lane writes up to the token to the lanes."""
+        """Pass the report that all lane writes up to the token are durable to the lanes."""
         if self._layer is not None:
             self._layer.persisted(token)
 
@@ -112,7 +111,7 @@ class Lanes:
             self._layer.read(event)
 
     def on_corrupt(self, event: LaneCorrupt) -> None:
-        """Begin to repair the lost range of a lane that the disk reports, or store the report until lanes begin."""
+        """Begin to repair a range of a lane that the disk reports as lost, or store the report until lanes begin."""
         if self._layer is None:
             self._corrupt[event.origin, event.incarnation] = event
         else:
@@ -125,21 +124,21 @@ class Lanes:
             self._layer.space(low)
 
     def beat(self) -> None:
-        """Run one heartbeat of the lanes, and begin them if this gateway's number has been decided since."""
+        """Run one heartbeat of the lanes, and begin lanes if this gateway's number has become decided."""
         self._update()
         if self._layer is not None:
             self._layer.beat()
 
     @property
     def halted(self) -> str:
-        """Reason why this gateway's lane accepts no further frames; empty if it accepts them."""
+        """Reason why this gateway's lane accepts no frames; empty if the lane accepts them."""
         if self._renumbered:
             return _RENUMBERED
         return "" if self._layer is None else self._layer.halted
 
     @property
     def replicas(self) -> tuple[int, ...]:
-        """Members whose disks hold all acknowledged frames of this gateway's lane, oldest first; empty if no attempt is active."""
+        """Members whose disks hold all acknowledged frames of this gateway's lane, oldest first; empty without an attempt."""
         return () if self._layer is None or self.halted else self._layer.replicas
 
     @property

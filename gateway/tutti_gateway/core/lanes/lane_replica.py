@@ -1,6 +1,4 @@
-"""Member of the attempts of other origins: stores their frames, votes for durable frames, and copies decided frames
-(protocol/lanes).
-"""
+"""The member's role in attempts of other origins: store frames, vote for durable frames, copy decided frames (protocol/lanes)."""
 
 from __future__ import annotations
 
@@ -30,10 +28,10 @@ class Member:
     of that lane, this class also copies the lane from other gateways, like any other lane.
 
     Attributes:
-        low: reason why this member's disk accepts no batches; empty if it accepts them.
+        low: reason why this member's disk accepts no batches; empty if the disk accepts them.
         connected: the gateways that exchange heartbeats with each other, this gateway included.
-        repair: repairs lane frames that the disk lost.
-        recovery: recovers the lost end of this gateway's lane; None if nothing is lost.
+        repair: repair of lane frames that the disk lost.
+        recovery: recovery of the lost end of this gateway's lane; None if nothing is lost.
     """
 
     def __init__(self, context: Context, outbox: LaneOutbox, distances: Distances) -> None:
@@ -44,8 +42,8 @@ class Member:
         self._writing: deque[tuple[int, Lane]] = deque()
         self._reads: dict[int, tuple[int, Key]] = {}  # token -> (requesting gateway, lane)
         self._begins: dict[Key, int] = {}  # lane that the disk is replacing -> token of that write
-        self._reports: dict[int, dict[Key, int]] = {}  # gateway -> decided end of each lane, from its last report
-        self._disks: dict[int, bytes] = {}  # gateway -> its disk in the roster when its last report arrived
+        self._reports: dict[int, dict[Key, int]] = {}  # gateway -> decided end of each lane, from the gateway's last report
+        self._disks: dict[int, bytes] = {}  # gateway -> its disk in the roster when the gateway's last report arrived
         self.low = ""
         self.connected: tuple[int, ...] = ()
         self.repair = LaneRepair(outbox, distances, self._sources)
@@ -61,7 +59,7 @@ class Member:
         own = self._lanes.setdefault(self._me, Lane(LaneLog(origin=self._me[0], incarnation=self._me[1])))
         for lane in self._others():
             if lane.incarnation == self._me[1]:
-                # This gateway wrote this lane as its origin, under a number from before a removal, so all frames are decided.
+                # This gateway wrote the lane as its origin before it was removed and got a new number, so all frames are decided.
                 lane.confirm(lane.end)
             self._deliver_decided(lane)
         return own
@@ -71,13 +69,13 @@ class Member:
 
     @property
     def _copies_own(self) -> bool:
-        """True while this gateway's own lane is copied from other gateways, because its end was lost."""
+        """True while this gateway copies its own lane from other gateways, because its disk lost the lane's end."""
         return self.recovery is not None and self.recovery.copying
 
     def _lane(self, origin: int, incarnation: bytes) -> Lane | None:
         """Return the lane of this origin's disk, and create it if needed.
 
-        Return None if the limit on lanes is reached, or if the origin writes the lane, which is this gateway's own lane.
+        Return None if the limit on lanes is reached, or if the lane is this gateway's own, which only the origin writes.
         """
         key = origin, incarnation
         lane = self._lanes.get(key)
@@ -105,8 +103,7 @@ class Member:
             if frame.view < lane.attempt:
                 continue
             if frame.view > lane.attempt:
-                # The VIEW truncates the undecided frames before it, so all earlier frames must be known as decided first (lanes,
-                # U15).
+                # A new VIEW truncates undecided frames, so all frames before it must first be known as decided (lanes, U15).
                 if frame.kind == Kind.VIEW and frame.position - 1 > lane.confirmed:
                     self._fetch(lane, sender, frame.position - 1)
                     break
@@ -141,22 +138,22 @@ class Member:
         lane = self._lane(sender, message.incarnation)
         if lane is None or lane.begin is not None or message.attempt < lane.attempt or message.up_to <= lane.confirmed:
             return
-        # Without the VIEW of that attempt, this copy may end in frames that were never decided, so the decided ones are fetched.
+        # A copy without the VIEW of that attempt may end in frames that were never decided, so it fetches the decided frames.
         if message.attempt > lane.attempt:
             self._fetch(lane, sender, message.up_to)
             return
         lane.live = True
         lane.confirm(min(message.up_to, lane.end))
         self._deliver_decided(lane)
-        # The origin posts the frames again after a vote with `again`, so no other source is needed.
+        # After a vote with `again`, the origin posts the missing frames again, so no other source is needed.
         if message.up_to > lane.end and not lane.gap:
             lane.gap = True
             self._vote(lane, again=True)
 
     def on_ask(self, sender: int, message: LaneAsk) -> None:
-        """Answer an origin that lost the end of its lane: report the end of this copy.
+        """Report the end of this copy to an origin that lost the end of its lane.
 
-        The message names the last frame that was durable at the origin, which is decided.
+        The message contains the position of the last frame that was durable at the origin. That frame is decided.
         """
         lane = self._lane(sender, message.incarnation)
         if lane is None:
@@ -166,7 +163,7 @@ class Member:
                 # An origin writes only decided frames, so the last durable frame is decided (lanes, U29).
                 lane.confirm(min(message.up_to, lane.end))
                 self._deliver_decided(lane)
-            # Only durable frames are sent, because the origin counts them as this member's vote.
+            # The origin counts the frames in the answer as this member's vote, so the answer contains only durable frames.
             wanted = lane.after(message.behind) if message.behind and message.behind >= lane.decided else ()
             run = next(split_runs([frame for frame in wanted if frame.position <= lane.durable]), ())
             self._outbox.send(sender, LaneTail(message.incarnation, message.token, lane.attempt, lane.durable, run))
@@ -203,13 +200,13 @@ class Member:
 
     @property
     def ends(self) -> tuple[LaneEnd, ...]:
-        """Position up to which each lane is decided at this member."""
+        """Report about all lanes: the position up to which each lane is decided at this member."""
         return tuple(LaneEnd(lane.origin, lane.incarnation, lane.decided) for lane in self._lanes.values())
 
     def on_ends(self, sender: int, message: LaneEnds) -> int:
-        """Handle a gateway's report of the decided end of each lane. Return the reported end of this gateway's own lane.
+        """Store a gateway's report of the decided end of each lane. Return the reported end of this gateway's own lane.
 
-        Missing frames are requested, unless their origin is connected and is already sending decisions.
+        This member requests the frames that it lacks, unless their origin is connected and is already sending decisions.
         """
         reported = self._reports[sender] = {(end.origin, end.incarnation): end.decided for end in message.ends}
         self._disks[sender] = self._window.state.disk_of(sender)
@@ -220,17 +217,17 @@ class Member:
         return reported.get(self._me, 0)
 
     def _sources(self, key: Key) -> dict[int, int]:
-        """Return the decided end of a lane that each connected gateway reported, by gateway number."""
+        """Return, for one lane, the decided end that each connected gateway has reported, by gateway number."""
         return {peer: reported[key] for peer, reported in self._reports.items() if peer in self.connected and key in reported}
 
     def _fetch(self, lane: Lane, source: int, up_to: int) -> None:
-        """Add a gateway as a source of decided frames. A gateway that is already a source keeps its place in the order."""
+        """Add a gateway to the sources of decided frames, after all other sources unless it is already one."""
         lane.sources[source] = max(lane.sources.get(source, 0), up_to)
         self._request_next(lane)
 
     def _request_next(self, lane: Lane) -> None:
-        """Request missing frames from the first source, if no request of this lane is open."""
-        # A low disk keeps its space for frames that it must accept.
+        """Request missing frames of a lane from its first source, if no request for this lane is open."""
+        # A low disk reserves its free space for frames that it must accept, so this member requests no others.
         if lane.asked or self.low:
             return
         source = next((one for one, up_to in lane.sources.items() if up_to > lane.confirmed), 0)
@@ -241,13 +238,13 @@ class Member:
     def on_fetch(self, sender: int, message: LaneFetch) -> None:
         """Read decided frames for a gateway that lacks them.
 
-        If too many reads are in progress, the request is ignored, and the gateway repeats it.
+        If too many reads are in progress, this member ignores the request, because the gateway repeats it.
         """
         key = message.origin, message.incarnation
         lane = self._lanes.get(key)
         if lane is None or not 0 < message.first <= lane.decided or len(self._reads) >= limits.LANE_READS_MAX:
             return
-        # The result of the read in progress also answers a repeated request.
+        # A repeated request starts no second read, because the result of the first read answers it too.
         if (sender, key) not in self._reads.values():
             last = min(lane.decided, message.first + common_limits.FRAMES_A_MESSAGE_MAX - 1)
             self._reads[self._outbox.read(lane, message.first, last)] = sender, key
@@ -255,7 +252,7 @@ class Member:
     def on_read(self, event: LaneRead) -> None:
         """Send the frames that the disk read to the requesting gateway.
 
-        If the frames are unreadable, no answer is sent, so the gateway asks another source.
+        If the frames are unreadable, this member sends no answer, so that the requesting gateway asks another source.
         """
         sender, (origin, incarnation) = self._reads.pop(event.token)
         if event.frames or event.begin is not None:
@@ -282,12 +279,12 @@ class Member:
         end = lane.end
         good = bool(message.frames)
         for frame in message.frames:
-            # A copy of a repeated answer may contain frames that this member already has.
+            # After a repeated request, a second answer may contain frames that this member already has.
             if frame.position <= lane.confirmed:
                 continue
             own = lane.at(frame.position)
             if frame.position == lane.confirmed + 1 and own is not None:
-                # An equal attempt and checksum identify the frame, so this member's copy is the decided one (lanes, U5).
+                # Attempt and checksum identify a frame. If both are equal, this member already holds the decided frame (lanes, U5).
                 if own.view == frame.view and own.header_crc == frame.header_crc:
                     lane.confirm(frame.position)
                     continue
@@ -299,7 +296,7 @@ class Member:
                 break
             lane.append(frame)
             lane.confirm(frame.position)
-        if good:  # after a bad answer the wait continues to its end, and then the next source is asked
+        if good:  # after an invalid answer, this member asks the next source only when the wait for the answer is over
             lane.asked = 0
         if lane.end > end or truncate_after is not None:
             self._persist(lane, truncate_after)
@@ -310,8 +307,9 @@ class Member:
     def _begin(self, lane: Lane, sender: int, message: LaneFetched) -> None:
         """Continue the lane at the start of the source's copy, because the source has trimmed the missing frames (lanes, U27).
 
-        A gateway trims a frame only after every gateway of the roster had it. If this copy contains the last trimmed frame, all
-        frames up to that one are decided. Other undecided frames in this copy can never be decided, so the copy is replaced.
+        A gateway trims a frame only after every gateway of the roster held it. If this copy contains the last trimmed frame, all
+        frames up to that frame are decided. Otherwise the undecided frames in this copy can never be decided, so a new start
+        replaces this copy.
         """
         begin = message.begin
         if begin is None or begin.position <= lane.confirmed:
@@ -322,7 +320,7 @@ class Member:
             lane.confirm(begin.position)
             self._deliver_decided(lane)
             self._fetch_next(lane)
-        # The VIEW of this copy's attempt proves that all frames before it are decided, so an older start contradicts this copy.
+        # All frames before the VIEW in this copy are decided, so a start in an earlier attempt contradicts this copy.
         elif begin.attempt < lane.attempt:
             self._outbox.drop(
                 message, sender, f"it begins after attempt {lane.attempt}, whose VIEW was decided after all earlier frames"
@@ -334,15 +332,15 @@ class Member:
             self._writing.append((token, lane))
 
     def report_replicated(self) -> None:
-        """Report to the disk up to which position every gateway of the roster has each lane, so that retention may trim it.
+        """Report to the disk the position up to which every gateway of the roster holds each lane, so that retention may trim it.
 
-        The last report of an absent gateway still counts, because the frames that it reported are durable on its disk.
+        The last report of an absent gateway still counts, because the frames in that report are durable on its disk.
         """
         roster = self._window.state.roster
         if self._me[0] not in roster:
             return
         others = [number for number in roster if number != self._me[0]]
-        # Reports of removed gateways no longer count, and would otherwise stay in memory.
+        # Reports of removed gateways do not count, and must not stay in memory.
         self._reports = {
             number: reported for number, reported in self._reports.items() if number in others or number in self.connected
         }
@@ -357,19 +355,19 @@ class Member:
                 self._outbox.report_replicated(lane)
 
     def disk_replaced(self, number: int) -> None:
-        """Drop the reports of a gateway's old disk, because the roster names a new disk."""
+        """Drop the reports about a gateway's old disk, because the roster contains the gateway's new disk."""
         self._reports.pop(number, None)
         self._disks.pop(number, None)
         for lane in self._lanes.values():
             lane.sources.pop(number, None)
 
     def _fetch_next(self, lane: Lane) -> None:
-        """Request the next frames after the fetched ones are durable, so that at most one answer waits for the disk."""
+        """Request the next frames of a lane. Callers wait until fetched frames are durable, so only one answer is in memory."""
         if any(up_to > lane.confirmed for up_to in lane.sources.values()):
             self._request_next(lane)
         elif lane.sources:
             if lane.origin in lane.sources:
-                # asks the origin for the frames that could not be accepted before the copy was complete
+                # The vote with `again` requests posted frames that this copy could not accept while earlier frames were missing.
                 self._vote(lane, again=True)
             lane.sources.clear()
 
@@ -380,7 +378,7 @@ class Member:
     # Time
 
     def beat(self) -> None:
-        """Run one heartbeat: ask another source after a silence, and repeat the report of a low disk."""
+        """Run one heartbeat: ask another source if the current one does not answer, and repeat the report of a low disk."""
         self.repair.beat()
         for lane in self._others():
             if lane.asked:
@@ -396,13 +394,13 @@ class Member:
         up_to = lane.sources.pop(lane.source, 0)
         if self.recovery is not None and (lane.origin, lane.incarnation) == self._me:
             self.recovery.on_no_answer(lane.source)
-        # A disconnected source is dropped, and reports its end again when it is back.
+        # A disconnected source is dropped, because it reports its end again when it reconnects.
         if up_to > lane.confirmed and lane.source in self.connected:
             lane.sources[lane.source] = up_to
         self._request_next(lane)
 
     def ends_sent(self) -> None:
-        """Expect a decision of each origin before the next report.
+        """Record that each origin should send a decision before this member's next report of its ends.
 
         If an origin sends none, this member requests the frames that other gateways report as decided.
         """

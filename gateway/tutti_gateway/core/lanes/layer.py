@@ -28,16 +28,16 @@ from tutti_gateway.core.protocol.messages import (
 
 
 class Unordered:
-    """The *unordered* layer, which is created when this gateway's number is decided and its lane logs are read.
+    """The *unordered* layer. It is created when this gateway's number is decided and its lane logs are read.
 
     Attributes:
-        number: this gateway's number when its lanes began, which all frames of its lane carry.
+        number: this gateway's number at the creation of this object, which all frames of its lane contain.
     """
 
     def __init__(self, context: Context, logs: Sequence[LaneLog], on_producer: Callable[[int], None], distances: Distances) -> None:
         self._view_state = context.view_state
         self._state = context.window.state
-        self._disks: dict[int, bytes] = {}  # disk of each gateway in the roster at the last check
+        self._disks: dict[int, bytes] = {}  # gateway -> its disk in the roster at the last check
         self._incarnation = context.identity.incarnation
         self.number = context.view_state.me
         self._outbox = LaneOutbox(context.outbox, on_producer)
@@ -51,7 +51,7 @@ class Unordered:
         self._origin = Origin(context, self._outbox, lane, self._lines, own.halted, recovery)
         if recovery is not None:
             recovery.deliver_decided = self._origin.deliver_decided
-        lane.confirm(lane.end)  # the origin votes last and writes only then, so every frame on this disk is decided
+        lane.confirm(lane.end)  # the origin writes a frame after all other members have voted, so all written frames are decided
         self._origin.deliver_decided()
         self._connected: tuple[int, ...] = ()
         self._beats = 0
@@ -71,7 +71,7 @@ class Unordered:
         """
         self._check_roster()
         self._connected = connected
-        # A gateway that has become reachable may wait for a decision that this gateway knows (lanes, U19).
+        # A gateway that has just connected may need a decision that only this gateway knows (lanes, U19).
         self._report_ends()
         self._member.connected = connected
         self._origin.set_connected(connected if self.number in connected else ())
@@ -81,7 +81,7 @@ class Unordered:
         self._origin.low = self._member.low = low
 
     def on_message(self, sender: int, message: LaneMessage) -> None:
-        """Pass another gateway's message to the origin or to the replica."""
+        """Pass another gateway's message about a lane to the origin or to the replica."""
         if isinstance(message, Post):
             self._member.on_post(sender, message)
         elif isinstance(message, Posted):
@@ -104,14 +104,12 @@ class Unordered:
             self._origin.on_tail(sender, message)
 
     def _check_roster(self) -> None:
-        """Check for each gateway whether the roster names a new disk."""
+        """For each gateway in the roster, drop the state of its old disk if the roster contains a new disk."""
         for number in self._state.roster:
             self._check_disk(number)
 
     def _check_disk(self, number: int) -> None:
-        """Check whether the roster names a new disk for a gateway. If so, drop the old disk's reports, votes and claims to
-        frames.
-        """
+        """Drop the reports and votes of a gateway's old disk if the roster contains a new disk for that gateway."""
         disk, before = self._state.disk_of(number), self._disks.get(number, b"")
         # A removed gateway (no disk) keeps its reports, because its number never passes to another gateway.
         if not disk or disk == before:
@@ -119,7 +117,7 @@ class Unordered:
         self._disks[number] = disk
         if self._recovery is not None:
             self._recovery.drop_reports(number)
-        # At the first check after a start, there is no old disk whose reports must be dropped.
+        # The first check after a start finds no old disk, so no reports must be dropped.
         if before:
             self._member.disk_replaced(number)
             self._origin.disk_replaced(number)
@@ -139,7 +137,7 @@ class Unordered:
         self._member.on_read(event)
 
     def on_corrupt(self, event: LaneCorrupt) -> None:
-        """Begin to repair the lost range of a lane that the disk reports."""
+        """Begin to repair a range of a lane that the disk reports as lost."""
         self._member.repair.on_corrupt(event)
 
     def beat(self) -> None:
@@ -153,9 +151,7 @@ class Unordered:
             self._report_ends()
 
     def _report_ends(self) -> None:
-        """Report the decided end of each lane to the connected gateways, so that a decision spreads if only one gateway knows
-        it.
-        """
+        """Report the decided end of each lane to the connected gateways, so that all of them learn every decision."""
         message = LaneEnds(self._member.ends)
         for peer in self._connected:
             if peer != self._view_state.me:
@@ -165,7 +161,7 @@ class Unordered:
 
     @property
     def halted(self) -> str:
-        """Reason why this gateway's lane accepts no frames; empty if it accepts them."""
+        """Reason why this gateway's lane accepts no frames; empty if the lane accepts them."""
         return self._origin.halted
 
     @property

@@ -1,8 +1,7 @@
 """Recovery of this gateway's lane after its disk lost the last frames.
 
-The lost frames are copied from other gateways, and no different frame may get their positions. NOTES.md ("A lost end") has the
-rules and explains why they are safe. This module decides which gateways to ask, and when no decided frame can be missing any
-longer.
+This gateway copies the lost frames from other gateways, and gives their positions to no other frames. NOTES.md ("A lost end") lists
+the rules and explains why they are safe. This module decides which gateways to ask, and when no decided frame can be missing.
 """
 
 from __future__ import annotations
@@ -23,15 +22,16 @@ from tutti_gateway.core.protocol.messages import LaneAsk, LaneTail
 class LostEndRecovery:
     """State of the recovery of a lost end.
 
-    First, this gateway copies its own lane like another gateway's lane (`lane_replica.py`). Then the origin continues the last
-    attempt.
+    The recovery has two parts. In the first part, this gateway copies its own lane from other gateways, as it copies any other lane
+    (`lane_replica.py`). In the second part, the origin continues the last attempt.
 
     Attributes:
-        lost: the lost range that the disk reported at the start.
-        copying: True while the lane is copied; False after the origin has continued the last attempt.
-        deliver_decided: called when further frames of the lane are durable; set by the origin.
+        lost: description of the lost end that the disk reported at the start.
+        copying: True in the first part, while this gateway copies the lane; False in the second part.
+        deliver_decided: function that is called when further frames of the lane are durable; the origin sets it.
         connected: the gateways that exchange heartbeats with each other, this one included.
-        attempt: the last attempt that any gateway reported; after the mark, only its frames can be decided.
+        attempt: the last attempt that any gateway has reported. After the position of the vote mark, only frames of this attempt
+            can be decided.
     """
 
     def __init__(self, context: Context, outbox: LaneOutbox, lane: Lane, lost: LostEnd) -> None:
@@ -44,14 +44,14 @@ class LostEndRecovery:
         self.deliver_decided: Callable[[], None] = lambda: None
         self.connected: tuple[int, ...] = ()
         self.attempt = lost.promised
-        # an answer to a request from before a restart may lack later decisions, so each run accepts only answers with its own token
+        # An answer to a request from before a restart may lack later decisions, so each run accepts only answers with a new token.
         self._token = context.random.getrandbits(63)
         self._known_members = LaneViewBody(lost.members, lost.disks).by_number  # member -> disk, in the attempt at the lane's end
-        # Only reports of the disks that the roster names count, so `drop_reports` removes those of a replaced disk.
+        # Only reports about disks in the roster count, so `drop_reports` removes the reports about a replaced disk.
         self._answers: dict[int, tuple[int, int]] = {}  # gateway -> (attempt in which its copy ends, last durable position)
         self._decided: dict[int, int] = {}  # gateway -> decided end of its copy
-        self._removed: dict[int, int] = {}  # gateway -> position up to which retention removed the frames of its copy
-        self._unresponsive: set[int] = set()  # gateways that did not answer a request since the last frame arrived
+        self._removed: dict[int, int] = {}  # gateway -> position up to which retention has trimmed its copy
+        self._unresponsive: set[int] = set()  # gateways that have not answered a request since the last frame arrived
         self._reported = False  # True after a permanent loss was logged
         self._tail: list[Frame] = []  # undecided frames of the last attempt after the lane's end, received from other gateways
 
@@ -59,7 +59,7 @@ class LostEndRecovery:
 
     @property
     def members(self) -> Mapping[int, bytes]:
-        """Members of the last attempt and their disks; empty until its VIEW is known."""
+        """Members of the last attempt and their disks; empty until the VIEW of that attempt is known."""
         for frame in self._tail:
             if frame.kind == Kind.VIEW:
                 return decode_body(LaneViewBody, frame.body).by_number
@@ -69,14 +69,13 @@ class LostEndRecovery:
     def needed(self) -> tuple[int, ...]:
         """Gateways that must answer: those that now have the disks of the other members of the last attempt.
 
-        All gateways of the roster must answer in two cases. In the first case, the roster does not contain all of these disks. In
-        the second case, this gateway was the only member, so any gateway may have copied the lost frames.
+        If the roster lacks one of these disks, all gateways of the roster must answer. If this gateway was the only member, any
+        gateway may have copied the lost frames, so all gateways must answer too.
         """
         roster = self._context.window.state.roster
         there = {voter.incarnation: number for number, voter in roster.items() if voter.incarnation}
         disks = [disk for member, disk in self.members.items() if member != self._me]
-        # If one of the disks is unknown, it may be the one with the most frames, so the other gateways must show theirs (lanes,
-        # U31).
+        # A disk that is not in the roster may hold the most frames, so all other gateways must report theirs (lanes, U31).
         known = bool(disks) and all(disk in there for disk in disks)
         return tuple(there[disk] for disk in disks) if known else self._others
 
@@ -90,14 +89,14 @@ class LostEndRecovery:
         return tuple(one for one in members if one not in roster) if self._context.view_state.primary else ()
 
     def vote(self, member: int) -> int:
-        """Return the position up to which a member holds the frames of the last attempt, according to its answer."""
+        """Return the position up to which a member's copy agrees with the last attempt, according to the member's answer."""
         attempt, up_to = self._answers[member]
-        # If the copy ends in an earlier attempt, its undecided frames may not belong to the lane.
+        # If a copy ends in an earlier attempt, its undecided frames might not belong to the lane, so they do not count.
         return up_to if attempt == self.attempt else min(up_to, self._lane.decided)
 
     @property
     def _current_answers(self) -> dict[int, tuple[int, int]]:
-        """Answers of the gateways in the roster, because a removed gateway can no longer send frames."""
+        """Answers of gateways that are in the roster. A removed gateway can no longer send frames, so its answer does not count."""
         roster = self._context.window.state.roster
         return {one: answer for one, answer in self._answers.items() if one in roster}
 
@@ -109,18 +108,18 @@ class LostEndRecovery:
 
     @property
     def _reach(self) -> int:
-        """The last position that may have been decided: every member of the last attempt has all its decided frames."""
+        """Last position that may be decided: the end of the longest copy, because every member holds all decided frames."""
         return max(self._ends.values(), default=0)
 
     @property
     def _certain(self) -> int:
-        """The last position that was certainly decided, according to the mark or to another gateway of the roster."""
+        """Last position that is certainly decided, according to the vote mark or to another gateway of the roster."""
         return max(self.lost.last, *(self._decided.get(one, 0) for one in self._others), 0)
 
     def tail(self) -> Sequence[Frame] | None:
-        """Return all frames after the lane's end that the last attempt may have decided; None while some may be missing."""
+        """Return all frames after the lane's end that the last attempt may have decided, None while frames may be missing."""
         lane = self._lane
-        # Right after a start, the roster in this log may be out of date, so the recovery waits for a primary view (lanes, U32).
+        # Soon after a start, the roster in this log may be out of date, so the recovery waits for a primary view (lanes, U32).
         here = lane.decided == lane.end >= self._certain and self._context.view_state.primary
         if not here or any(member not in self._answers for member in self.needed):
             return None
@@ -140,13 +139,13 @@ class LostEndRecovery:
     # Reports and frames
 
     def on_copied(self, frames: Collection[Frame]) -> str:
-        """Check copied frames against the mark. Return the reason why they are invalid; empty if they are valid."""
+        """Return the reason why copied frames contradict the vote mark; empty if they agree with the mark."""
         lost = self.lost
         self._unresponsive.clear()
         for frame in frames:
             if frame.kind == Kind.VIEW:
                 self._known_members = decode_body(LaneViewBody, frame.body).by_number
-            # The mark contains the chain value of this position, so a different frame means that two frames were decided there.
+            # The vote mark contains the chain value at this position, so a different frame means that two frames were decided.
             if frame.position == lost.last and (frame.view, frame.header_crc) != (lost.attempt, lost.chain):
                 return f"another gateway has decided a different frame at position {lost.last} than this disk had there"
         return ""
@@ -156,7 +155,7 @@ class LostEndRecovery:
         if message.token != self._token or not self.copying:
             return
         self._answers[sender] = message.attempt, message.up_to
-        # This disk may also have lost the promise of a later attempt, which the other copy then shows.
+        # If this disk has lost the promise of a later attempt, frames of that attempt in another copy show it.
         self.attempt = max(self.attempt, message.attempt)
         self._prune_tail()
         for frame in message.frames:
@@ -181,23 +180,23 @@ class LostEndRecovery:
         self._decided[peer] = decided
 
     def on_trimmed(self, source: int, position: int) -> None:
-        """Store the position up to which retention removed the frames of a gateway's copy."""
+        """Store the position up to which retention has trimmed a gateway's copy of the lane."""
         self._removed[source] = position
 
     def on_no_answer(self, source: int) -> None:
-        """Mark a gateway that did not send the missing frames in time."""
+        """Record that a gateway did not send the missing frames in time."""
         self._unresponsive.add(source)
 
     def drop_reports(self, number: int) -> None:
-        """Drop the reports of a gateway's old disk, because the roster names a new disk."""
+        """Drop the reports about a gateway's old disk, because the roster contains the gateway's new disk."""
         for reports in (self._answers, self._decided, self._removed):
             reports.pop(number, None)
         self._unresponsive.discard(number)
 
     def beat(self) -> None:
-        """Run one heartbeat: announce the position of the mark, and ask all gateways for the end of their copies.
+        """Run one heartbeat: send the position of the vote mark to all gateways, and ask them for the ends of their copies.
 
-        The request to the gateway with the longest copy of the last attempt also asks for its undecided frames.
+        The gateway with the longest copy of the last attempt is also asked for the undecided frames in that copy.
         """
         if not self.copying:
             return
@@ -206,7 +205,7 @@ class LostEndRecovery:
             self._context.outbox.suspect(self._me, self.reason(()))
         self._prune_tail()
         end, lost = self._lane.end + len(self._tail), self.lost
-        # Undecided frames are requested only after all decided ones, which they must follow.
+        # Undecided frames follow the decided frames, so they are requested only when all decided frames are here.
         wanted = end if self._lane.decided == self._lane.end >= lost.last and self._reach > end else 0
         holder = next((one for one in self.connected if self._ends.get(one) == self._reach), 0) if wanted else 0
         for peer in self.connected:
@@ -218,11 +217,11 @@ class LostEndRecovery:
 
     @property
     def _missing(self) -> int:
-        """The first missing position that was certainly decided or acknowledged; 0 if none is missing."""
+        """First missing position that was certainly decided or acknowledged; 0 if no such position is missing."""
         lane, shown = self._lane, self.lost.shown
         if lane.decided < self._certain:
             return lane.decided + 1
-        # Clients have seen records up to `shown`, so a shorter result of all answers means a loss.
+        # Clients have seen records up to `shown`. If all copies end before that position, acknowledged frames are lost.
         reach = max(lane.decided, self._reach)
         return reach + 1 if reach < shown and not self._silent else 0
 
@@ -232,14 +231,14 @@ class LostEndRecovery:
 
     @property
     def _unreported(self) -> tuple[int, ...]:
-        """Gateways that have not reported their copies."""
+        """Other gateways in the roster that have not yet reported how far their copies of the lane reach."""
         return tuple(one for one in self._others if one not in self._answers or one not in self._decided)
 
     def _holders(self, position: int) -> list[int]:
-        """Return the gateways that can send the frame at a position: retention kept it, and its decision is known or will be.
+        """Return the gateways that still hold the frame at a position, if the frame is decided or can become decided.
 
-        If a copy ends in an earlier attempt than the mark, only its decided frames are usable. When that attempt ended, this disk
-        recorded a NO to all frames that it had not written. The record is lost, so the undecided frames of that copy may have a NO.
+        If a copy ends in an earlier attempt than the vote mark, only its decided frames count. When that attempt ended, this disk
+        wrote a NO to all frames that it had not written. This NO is lost, and it may concern any undecided frame in that copy.
         """
         lost = self.lost
         least = lost.attempt if position <= lost.last else self.attempt
@@ -293,7 +292,7 @@ class LostEndRecovery:
         return f"{lacks} is at no other gateway{notes}; if it cannot be restored, {NEW_LANE_REMEDY}"
 
     def _notes(self, position: int) -> list[str]:
-        """Return, for the operator, why no gateway can send the position, and which gateways hold an undecided frame there."""
+        """Return texts for the operator: why no gateway can send a frame, and which gateways hold an undecided frame there."""
         notes = []
         if removed := [one for one in self._others if self._removed.get(one, 0) >= position]:
             notes.append(f"retention removed it at {_gateways(removed)}")

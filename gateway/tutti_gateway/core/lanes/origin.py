@@ -24,7 +24,7 @@ Name = tuple[int, int, int, int]  # producer, epoch, first sequence and count, w
 
 
 class Entry:
-    """An undecided batch, and the session that sent the batch last; 0 if that session has ended."""
+    """An undecided batch, and the number of the session that sent the batch last; 0 if that session has ended."""
 
     __slots__ = ("frame", "session")
 
@@ -37,7 +37,7 @@ class Origin:
     """Origin of this gateway's own lane.
 
     Attributes:
-        low: reason why this member's disk accepts no new frames; empty if it accepts them.
+        low: reason why this member's disk accepts no new frames; empty if the disk accepts them.
     """
 
     def __init__(
@@ -89,30 +89,30 @@ class Origin:
 
     @property
     def quiet(self) -> bool:
-        """True if no batch can still be decided, and the last decision was repeated often enough."""
+        """True if no undecided batch of this lane can become decided, and the last decision was repeated often enough."""
         return (bool(self.halted) or not self._entries) and not self._repeats
 
     @property
     def replicas(self) -> tuple[int, ...]:
-        """Members whose disks hold every acknowledged frame, oldest first: the members of the attempt.
+        """Members of the attempt, oldest first, whose disks therefore hold every acknowledged frame.
 
-        The result is empty until the attempt's VIEW is decided, because a new member may still lack earlier frames.
+        Until the attempt's VIEW is decided, a new member may lack earlier frames, so the result is empty.
         """
         return self._members if self._machine.state is Phase.OPEN and self._lane.decided >= self._view_position else ()
 
     # Clients
 
     def submit(self, session: int, frames: Sequence[Frame]) -> None:
-        """Post a session's batches to the members. A batch that is not posted gets an answer with the reason or its outcome."""
+        """Post a session's batches to the members. The session gets an answer at once for each batch that is not posted."""
         fresh: list[Entry] = []
         answers = self._context.outbox.answers(session)
         for frame in frames:
             no = self._unknown(frame)
             how, line = self._lines.judge(frame)
             if isinstance(no, FencedAnswer) and how in (LaneAdmission.DUPLICATE, LaneAdmission.UNDECIDED):
-                no = None  # the lane holds the batch, so the client gets the real outcome and not Fenced, which leaves it unknown
+                no = None  # the lane holds the batch, so the client gets the real outcome instead of Fenced
             if no is None and how in (LaneAdmission.ACCEPT, LaneAdmission.EXPECTED) and frame.first_sequence > line:
-                # a batch after a refused one leaves a gap, but the sender needs the reason of the refusal for each of its batches
+                # A batch after a refused batch is out of sequence, but its answer must contain the reason of the refusal too.
                 no = self._full(frame)
             if no is not None:
                 answers.append(no)
@@ -139,9 +139,9 @@ class Origin:
             self._order(fresh)
 
     def _unknown(self, frame: Frame) -> Answer | None:
-        """Return the refusal of a batch whose producer, topic or epoch is not current in the log, or any batch of a halted lane.
+        """Return the refusal of a batch whose producer, topic or epoch is not current in the log, or whose lane has halted.
 
-        Return None if the lane can check the batch.
+        Return None if the batch has none of these faults.
         """
         if self.halted:
             return _refused(frame, "lane", f"{self.halted}; send to another gateway, as a new message", retry=True)
@@ -153,7 +153,7 @@ class Origin:
         return FencedAnswer(frame.producer, producer.epoch, frame.first_sequence) if producer.epoch > frame.epoch else None
 
     def _full(self, frame: Frame) -> Answer | None:
-        """Return the refusal of a new batch for lack of a member, disk space or memory; None if the batch can be accepted."""
+        """Return the refusal of a batch for lack of a group, disk space or memory; None if the lane can accept the batch."""
         closed = self._context.view_state.closed
         if closed is not None:
             return _refused(frame, *closed, retry=True)
@@ -191,7 +191,7 @@ class Origin:
         self._connected = connected
         if self._recovery is not None:
             self._recovery.connected = connected
-        # A gateway that reconnects may have lost frames meanwhile, so it must report its end again.
+        # A gateway may lose frames before it reconnects, so it must then report its end again.
         self._reported &= set(connected)
         self._eligible &= set(connected)
         if connected:
@@ -200,8 +200,8 @@ class Origin:
     def on_end(self, peer: int, decided: int) -> None:
         """Handle a gateway's report of the decided end of its copy of this lane.
 
-        A gateway that lags far must catch up before it joins an attempt, or it would delay all members. A gateway that did not vote
-        must first copy later frames, because it may be unable to get the missing ones.
+        A gateway that lags far would delay all members, so it must catch up before it joins an attempt. A member that was excluded
+        because it did not vote may join again only after it has copied later frames, which proves that it can get them.
         """
         if self._recovery is not None:
             self._recovery.on_end(peer, decided)
@@ -220,14 +220,14 @@ class Origin:
     def disk_replaced(self, member: int) -> None:
         """Drop the votes of a member's old disk, because the roster lists a new disk.
 
-        An attempt names the disks of its members, so it ends when a disk is replaced. During the recovery of a lost end, the last
-        attempt continues and waits for the vote of the new disk.
+        The VIEW of an attempt contains the disks of its members, so the attempt ends when a disk is replaced. During the recovery
+        of a lost end, the last attempt continues instead, and waits for the vote of the new disk.
         """
         self._reported.discard(member)
         self._eligible.discard(member)
         self._excluded.pop(member, None)
         self._low_members.pop(member, None)
-        # The vote of the old disk says nothing about the frames on the new disk.
+        # The old disk's vote does not cover the new disk.
         if member in self._votes:
             self._votes[member] = 0
         self._update_attempt()
@@ -235,8 +235,8 @@ class Origin:
     def _halt(self, reason: str) -> None:
         """Halt the lane after a loss of decided frames, because new frames would get the positions of the lost ones.
 
-        Undecided batches get no answer, because the lost frames may have contained their decision. Writes in progress still
-        complete.
+        Clients get no answers for undecided batches, because the lost frames may show that these batches were decided. Writes in
+        progress still complete.
         """
         self._halted = f"the lane of this gateway takes nothing more: {reason}"
         if self._recovery is not None:
@@ -253,8 +253,7 @@ class Origin:
         if self.halted:
             return
         phase = self._machine.state
-        # In phase RESUMED a change of members has no effect, because the attempt may end only when all its frames are decided
-        # (U33).
+        # In phase RESUMED a change of members has no effect, because all frames of the attempt must be decided first (U33).
         if phase is Phase.NONE:
             self._begin()
         elif phase is Phase.OPEN and set(self._wanted) != set(self._members):
@@ -265,7 +264,8 @@ class Origin:
     def _begin(self) -> None:
         """Begin the first attempt when all voters are connected, or after a limited wait (protocol/lanes, U9).
 
-        A new origin has received no heartbeats yet. Without the wait, its first acknowledged frames would be on its own disk only.
+        A new origin has received no heartbeats yet. Without the wait, only the origin's disk would hold its first acknowledged
+        frames.
         """
         voters = [voter.number for voter in self._context.window.state.roster.values() if voter.voting]
         heard = set(self._connected).issuperset(voters) or self._waited >= limits.LANE_WAIT_HEARTBEATS
@@ -274,19 +274,16 @@ class Origin:
             self._end()
 
     def _end(self) -> None:
-        """End the attempt: promise the next one durably, which is a NO to each frame that this member has not written (lanes,
-        U13).
-        """
+        """End the attempt by a durable promise of the next one, which is a NO to each frame not written here (lanes, U13)."""
         self._machine.on(Input.END)
         self._attempt += 1
-        # A restart must not use the number of an attempt again, so the number is durable before any member receives it (lanes,
-        # U13).
+        # The number is durable before any member receives it, so that no restart uses it for another attempt (lanes, U13).
         self._mark = self._outbox.persist(self._lane, up_to=self._lane.confirmed, attempt=self._attempt)
 
     def _open(self) -> None:
         """Begin the attempt when all connected gateways have reported their ends, or after a limited wait.
 
-        The first frame is the VIEW, which names the members. All undecided batches follow.
+        The first frame of the attempt is a VIEW frame with the members. Then the attempt repeats all undecided batches.
         """
         waits = any(member not in self._reported for member in self._connected if member != self._me)
         if not self._connected or self.halted or (waits and self._waited < limits.LANE_WAIT_HEARTBEATS):
@@ -307,7 +304,7 @@ class Origin:
         """Assign positions to the batches and post them to all members."""
         lane = self._lane
         for entry in entries:
-            # Members may still hold this frame object of an earlier attempt, so a copy gets the new position (lanes, U7).
+            # Messages of an earlier attempt may still use this frame object, so a copy gets the new position (lanes, U7).
             frame = entry.frame.unstamped() if entry.frame.position else entry.frame
             frame.origin = self._me
             frame.stamp(self._attempt, lane.end + 1, lane.chain)
@@ -325,7 +322,7 @@ class Origin:
     # A lost end of the lane
 
     def on_tail(self, sender: int, message: LaneTail) -> None:
-        """Handle a gateway's answer about the lost end, and continue the last attempt if all its frames are known."""
+        """Handle a gateway's report about the lost end, and continue the last attempt if all frames of the attempt are known."""
         if self._recovery is not None:
             self._recovery.on_tail(sender, message)
             self._resume()
@@ -333,7 +330,7 @@ class Origin:
     def _resume(self) -> None:
         """Continue the last attempt when none of its frames can be missing.
 
-        The origin cannot send a NO for a frame of that attempt, because the lost end may have contained its YES.
+        The origin may have voted YES in the lost end, so it must not vote NO to a frame of that attempt.
         """
         recovery, lane = self._recovery, self._lane
         tail = recovery.tail() if recovery is not None and recovery.copying else None
@@ -356,7 +353,7 @@ class Origin:
         self._end_recovery()
 
     def _drop_removed(self, removed: Sequence[int]) -> None:
-        """Continue without the votes of removed members, whose frames were all reported before the last attempt continued."""
+        """Continue without the votes of removed members. The recovery already knows all frames that these members held."""
         for member in removed:
             del self._votes[member]
         if removed:
@@ -371,9 +368,9 @@ class Origin:
     # Deciding
 
     def on_posted(self, sender: int, message: Posted) -> None:
-        """Count a member's YES, and write the frames that all other members have. A NO ends the attempt."""
+        """Count a member's YES, and write the frames for which all other members have voted YES. A NO ends the attempt."""
         vote = self._votes.get(sender)
-        # A vote of an earlier attempt does not count as YES, because the same positions may now hold different frames.
+        # A vote in an earlier attempt does not count as YES, because the same positions may now hold different frames.
         if vote is None or self._halted or self._machine.state not in VOTING or message.attempt > self._attempt:
             return
         current, end = message.attempt == self._attempt, self._lane.end
@@ -381,13 +378,13 @@ class Origin:
         if current and message.up_to > end and self._machine.state is Phase.OPEN:
             self._outbox.drop(message, sender, f"it votes beyond position {end}")
             return
-        if current:  # messages may overtake each other, so an older vote must not lower the count
+        if current:  # an older vote may arrive later than a newer one, so the count never goes back
             self._votes[sender] = max(vote, min(message.up_to, end))
         self._low_members.pop(sender, None)
         if message.low:
             self._low_members[sender] = message.low, limits.LOW_HEARTBEATS
         self._advance()
-        # A member with a low disk writes no more batches, so the undecided ones cannot be decided in this attempt (lanes, U17).
+        # A member with a low disk writes no more batches, so this attempt cannot decide the undecided batches (lanes, U17).
         ends = message.low and current and self._machine.state is Phase.OPEN
         if ends and any(entry.frame.position > self._lane.confirmed for entry in self._entries.values()):
             self._end()
@@ -413,7 +410,7 @@ class Origin:
         self.deliver_decided()
         if self._machine.state is Phase.ENDING and token >= self._mark:
             self._machine.on(Input.DURABLE)
-            # The durable NO excludes a later decision of these batches, so a refusal now is final for these copies (lanes, U17).
+            # After the durable NO, these copies of the batches can never be decided, so their refusal is final (lanes, U17).
             if self._low_reason and not self.halted:
                 self._refuse_all()
             self._open()
@@ -424,7 +421,7 @@ class Origin:
         offset, frames = self._lane.pop_decided()
         if not frames:
             return
-        # A copied frame that contradicts the mark shows that frames were lost or changed, so the lane must not continue.
+        # If a copied frame contradicts the vote mark, decided frames were lost or changed, so the lane must not continue.
         if self._recovery is not None and (wrong := self._recovery.on_copied(frames)):
             self._halt(wrong)
         self._outbox.deliver(self._lane, offset, frames)
@@ -447,13 +444,13 @@ class Origin:
                 self._outbox.send(member, self._last_settled)
 
     def _refuse_all(self) -> None:
-        """Refuse all undecided batches, because a member's disk is low. No copy of them can be decided later."""
+        """Refuse all undecided batches, because a member's disk is low. None of these copies can be decided later."""
         reason = self._low_reason
         for entry in self._entries.values():
             self._context.outbox.answers(entry.session).append(_refused(entry.frame, "space", reason, retry=True))
         self._entries.clear()
         self._bytes = 0
-        # Without this, a refused batch would still count as undecided when its client sends it again.
+        # A refused batch must not count as undecided when its client sends the batch again.
         self._lines.rollback()
 
     # Time
@@ -483,10 +480,10 @@ class Origin:
             self._check_votes()
 
     def _check_votes(self) -> None:
-        """Post again to members that do not vote, and exclude them after the atomic period.
+        """Post frames again to members that do not vote, and exclude these members after the atomic period.
 
-        The exclusion ends the attempt, and the excluded member joins again when it has frames of a later attempt. During the
-        recovery of a lost end, the attempt does not end, because all its frames must be decided first.
+        The exclusion ends the attempt, and the excluded member joins again when it has frames of a later attempt. The attempt that
+        continues after a lost end does not end until all its frames are decided.
         """
         outcome = "waits for it" if self._machine.state is Phase.RESUMED else "continues without it"
         late: list[int] = []
@@ -496,7 +493,7 @@ class Origin:
             missed = self._missed[member] = self._missed[member] + 1 if waits else 0
             if missed and missed % limits.RESEND_HEARTBEATS == 0:
                 self._post(member, self._lane.after(vote))
-            # `==` and not `>=`, so that a member is reported once for each silence
+            # The test is `==` and not `>=`, so that each silence of a member causes one report.
             if missed == self._context.config.atomic_period_heartbeats:
                 late.append(member)
                 why = f"no vote since position {vote} of lane {self._me}, but {self._lane.end} is posted: the lane {outcome}"

@@ -18,13 +18,13 @@ class Phase(enum.Enum):
 class Input(enum.Enum):
     """Input that moves the origin to another phase."""
 
-    END = "members changed / one voted NO"
+    END = "a new attempt is due"
     DURABLE = "persisted"
     REPORTED = "all members reported / the wait is over"
     RECOVERED = "a lost end is recovered"
 
 
-#: A new attempt waits until the end of the previous one is durable, because a crash could undo a NO that is not (lanes, U13).
+#: The end of an attempt is a NO, which a crash can undo until it is durable, so a new attempt waits for the disk (lanes, U13).
 #: If the disk lost the lane's end, the last attempt continues first, because no frame of that attempt has a NO (lanes, U33).
 ATTEMPT: dict[tuple[Phase, Input], Phase] = {
     (Phase.NONE, Input.END): Phase.ENDING,

@@ -1,4 +1,4 @@
-"""Duties of a coordinator: to probe and boot suspects, and to add joiners, several at a time (protocol/membership, M15 to M20).
+"""Duties of a coordinator: to probe and exclude suspects, and to add joiners, several at a time (protocol/membership, M15 to M20).
 
 Source: Navaratnam 1987, section 3.4 (prober).
 """
@@ -14,10 +14,11 @@ from tutti_gateway.core.view.peers import Peer, Peers
 
 
 class CoordinatorDuties:
-    """Checks members and joiners once a heartbeat while this gateway coordinates.
+    """Checks members and joiners in each heartbeat while this gateway coordinates.
 
     Attributes:
-        stuck: members whose votes make no progress, although their heartbeats continue.
+        stuck: members whose votes make no progress, although their heartbeats continue, each with the number of heartbeats until
+            the report expires.
         has_absent: True if the last check found a member that is silent, leaves, or is not in the view.
     """
 
@@ -28,15 +29,15 @@ class CoordinatorDuties:
         self._view_state = context.view_state
         self._window = context.window
         self._peers = peers
-        self.stuck: dict[int, int] = {}  # member -> remaining heartbeats until the report expires
+        self.stuck: dict[int, int] = {}
         self.has_absent = False
-        self._away: dict[int, int] = {}  # member that reports a different view or none -> number of heartbeats since then
-        self._boots: dict[int, tuple[int, int]] = {}  # booted gateway -> (number of boots, remaining heartbeats to wait)
+        self._away: dict[int, int] = {}  # member -> number of heartbeats for which it has reported another view, or no view
+        self._boots: dict[int, tuple[int, int]] = {}  # booted gateway -> (number of boots, heartbeats left before it may return)
         self._changed = 0  # number of heartbeats for which a change of members has waited
         self._opening = 0  # number of heartbeats for which the view's VIEW frame has been undecided
 
     def installed(self) -> None:
-        """Forget reports and probes of the previous view."""
+        """Delete the reports and probes of the previous view."""
         self.stuck, self._away, self._changed, self._opening = {}, {}, 0, 0
         for peer in self._peers:
             peer.probed = -1
@@ -50,7 +51,7 @@ class CoordinatorDuties:
         self._boots[number] = times, wait
 
     def must_wait(self, number: int) -> bool:
-        """True if a booted gateway must still wait before it may return."""
+        """True if the gateway was booted so recently that it must not return yet."""
         return self._boots.get(number, (0, 0))[1] > 0
 
     def beat(self) -> None:
@@ -71,7 +72,7 @@ class CoordinatorDuties:
         staying = [member for member in view_state.members if member not in leavers]
         joining = sorted(peer.number for peer in peers if peer.number not in view_state.members and self._may_join(peer, staying))
         self._opening = 0 if view_state.primary else self._opening + 1
-        # A new view is not ended for a joiner, because with long round trips no view would live long enough to decide a frame.
+        # A joiner does not end a new view. Otherwise, with long round trips, no view would last long enough to decide a frame.
         early = 0 < self._opening <= self._period + 4 * peers.round_beats()
         if not leavers and (early or not (joining or away)):
             self._changed = 0
@@ -80,7 +81,7 @@ class CoordinatorDuties:
         if self._changed <= self._batched(leavers, staying):
             return None
         members = (*(member for member in view_state.members if member not in leavers), *joining)
-        # A view without a majority could decide nothing, so the current view continues and keeps its chance.
+        # A view without a majority could decide nothing, so this member proposes none, and the current view continues.
         if not peers.rosters.majority(peers.incarnations(members)):
             return None
         for member in leavers:
@@ -93,7 +94,7 @@ class CoordinatorDuties:
     def _batched(self, leavers: set[int], staying: Sequence[int]) -> int:
         """Return the number of heartbeats for which a change waits, so that several changes share one view.
 
-        A suspect whose vote is missing blocks all decisions. Its boot waits only until the other suspects are probed.
+        A suspect whose vote is missing blocks all decisions, so its exclusion waits only until the other suspects are probed.
         """
         peers = [peer for peer in map(self._peers.get, leavers) if peer is not None]
         if not any(peer.probed > 0 or peer.number in self.stuck for peer in peers):
@@ -102,9 +103,9 @@ class CoordinatorDuties:
         return limits.VERIFY_HEARTBEATS if suspected else 0
 
     def on_link_broken(self, peer: Peer) -> None:
-        """Probe a member at once after its connection broke.
+        """Probe a member immediately after its connection has broken.
 
-        The next heartbeat probes the member again, in case it has reconnected meanwhile.
+        The next heartbeat probes the member again, because it may have reconnected by then.
         """
         if peer.number in self._view_state.others and peer.probed < 0:
             self._outbox.send(peer.number, Probe())
@@ -120,7 +121,7 @@ class CoordinatorDuties:
             peer.probed = -1
             return False
         peer.probed += 1
-        # `probed` counts heartbeats since the probe and is -1 while the member is not silent, so each silence causes one probe.
+        # `probed` is -1 until the member becomes silent and then counts heartbeats, so each silence causes one probe.
         if not peer.probed:
             self._outbox.send(member, Probe())
         return peer.probed >= limits.VERIFY_HEARTBEATS + (peer.rtt_us + 4 * peer.spread_us) // self._heartbeat_us
@@ -150,10 +151,10 @@ class CoordinatorDuties:
             return False
         if self.must_wait(peer.number):
             return False
-        # Each decision needs a vote of every member, so a joiner that lags would block the group (membership, M19).
+        # Each decision needs a vote of every member, so a joiner with an old log would block the group (membership, M19).
         if not beat.ready and beat.frontier < self._window.frontier:
             return False
-        # If a connection works in one direction only, the coordinator would soon boot one of the two members.
+        # If two members cannot exchange heartbeats in both directions, the coordinator would soon have to exclude one of them.
         for member in staying:
             other = self._peers.get(member)
             if member not in beat.hears or (other is not None and (other.beat is None or peer.number not in other.beat.hears)):

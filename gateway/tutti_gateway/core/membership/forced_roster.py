@@ -1,9 +1,10 @@
-"""Forced roster: if a majority is permanently lost, an operator names the remaining voters (protocol/membership, M25).
+"""Forced roster: if a majority is permanently lost, an operator lists the remaining voters (protocol/membership, M25).
 
-One remaining voter proposes a view to all remaining voters. Only their answers count, and all of them must answer. The candidate
-adopts the greatest of their logs, as in every view change. Then it appends a ROSTER that is marked as forced to that log, before
-any member accepts the view. Every gateway that has accepted the view therefore has that ROSTER. After a crash during the view
-change, either the forced roster counts, or the old one does and the operator must repeat the request.
+The gateway that gets the request is the candidate: it proposes a view to all remaining voters. All remaining voters must answer,
+and no other answer counts. The candidate adopts the greatest of their logs, as in every view change. Before any member accepts the
+view, the candidate appends a ROSTER that is marked as forced to that log, so every gateway that has accepted the view has that
+ROSTER. A crash during the view change leaves either the forced roster, or the old roster; in the second case, the operator must
+repeat the request.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from tutti_gateway.core.view.peers import Peer, Peers
 
 
 class Views(Protocol):
-    """Calls of a forced roster to *flush*."""
+    """Methods of *flush* that a forced roster needs."""
 
     @property
     def attempt(self) -> int:
@@ -37,11 +38,11 @@ class Views(Protocol):
         """Propose a view of these members."""
 
     def halt_removed(self, reason: str) -> None:
-        """Halt, because the group continued without this member."""
+        """Halt this member, because a forced roster excludes it and the group continues without it."""
 
 
 class Waiting(msgspec.Struct):
-    """An operator's request for a forced roster, and the view that this gateway proposed to fulfil the request."""
+    """An operator's request for a forced roster, and the id of the view that this gateway proposed for that request."""
 
     session: int
     request: int
@@ -66,11 +67,11 @@ class ForcedRoster:
     # At a remaining gateway
 
     def on_request(self, event: RosterForced) -> None:
-        """Check an operator's request that names the remaining gateways, and propose a view with a forced roster or deny it."""
+        """Check an operator's list of remaining gateways. Propose a view with a forced roster, or deny the request."""
         self._peers.refresh()
         names = frozenset(event.names)
         waiting = self._waiting
-        # An operator who got no answer repeats the request, which may have taken effect already.
+        # The operator may repeat a request that got no answer but has taken effect.
         if self._is_made(names):
             self._outbox.answers(event.session).append(Done(event.request))
         elif waiting is not None:
@@ -87,14 +88,14 @@ class ForcedRoster:
             self._waiting = Waiting(event.session, event.request, names, self._flush.attempt)
 
     def _is_made(self, names: frozenset[str]) -> bool:
-        """True if the last roster is forced, decided, and names exactly these gateways."""
+        """True if the last roster is forced, decided, and consists of exactly these gateways."""
         state = self._window.state
         return bool(state.forced) and not self._window.rosters and {voter.name for voter in state.roster.values()} == names
 
     def _voters(self) -> dict[str, Voter]:
         """Return the voters of every roster that counts, by name.
 
-        A voter whose removal is undecided is included, because its disk may be the only one left of a majority.
+        A voter whose removal is undecided is included, because it may be the only remaining voter of a majority.
         """
         return {voter.name: voter for voter in self._peers.rosters.known.values() if voter.voting}
 
@@ -116,13 +117,13 @@ class ForcedRoster:
         for name in sorted(names):
             number, incarnation = voters[name].number, voters[name].incarnation
             known = self._peers.incarnation(number)
-            # The disk that voted before is gone, so this gateway may lack records that the group has decided.
+            # The disk that voted before is gone, so the named gateway may lack records that the group has decided.
             if known and known != incarnation:
                 return f"gateway {name!r} has another disk than the roster names, and its votes are lost: leave it out"
         return ""
 
     def _forbidden(self) -> str:
-        """Return the reason why this gateway may not force any roster now; empty if it may."""
+        """Return the reason why this gateway must not force any roster now; empty if a forced roster is allowed."""
         view_state = self._view_state
         if view_state.closed is not None:
             return view_state.closed[1]
@@ -138,23 +139,23 @@ class ForcedRoster:
         return ""
 
     def _lost(self, names: frozenset[str]) -> str:
-        """Return the objection that the roster would exclude live gateways; empty if it excludes none."""
+        """Return the objection that the forced roster would exclude live gateways; empty if it would exclude none."""
         peers = self._peers
         known = peers.rosters.known
         others = sorted(known[peer.number].name for peer in peers if peers.fresh(peer.number) and peer.number in known)
         left = [name for name in others if name not in names]
-        # A live gateway that is excluded would halt, and records that only it holds would be lost.
+        # An excluded live gateway would halt, and the group would lose the records that only this gateway holds.
         if left:
             return f"gateway {', '.join(left)} is heard and would be left out permanently: name it too, or stop it first"
         return ""
 
     def _early(self, names: frozenset[str]) -> str:
-        """Return the reason why the operator must repeat the request later; empty if it can begin now."""
+        """Return the reason why the operator must repeat the request later; empty if the view can be proposed now."""
         peers = self._peers
         absent = sorted(name for name, voter in self._voters().items() if name in names and not peers.fresh(voter.number))
         if absent:
             return f"gateway {', '.join(absent)} is named and is not heard: start it, or leave it out if it is lost too"
-        # A majority that is only restarting may hold records that a forced roster would lose, so it gets time to return.
+        # A forced roster would lose records that a majority holds. This wait gives a majority that is restarting time to return.
         if self._beats_without_majority < limits.FORCE_HEARTBEATS:
             missing = limits.FORCE_HEARTBEATS - self._beats_without_majority
             return f"a majority of the roster may still come back: ask again in {missing} heartbeats"
@@ -171,7 +172,7 @@ class ForcedRoster:
             self._waiting.session = 0
 
     def beat(self) -> None:
-        """Run one heartbeat: report to the operator whether the forced roster is decided, or why the attempt failed."""
+        """Run one heartbeat: report to the operator that the forced roster is decided, or why it failed."""
         self._beats_without_majority = 0 if self._peers.hears_majority() else self._beats_without_majority + 1
         waiting = self._waiting
         if waiting is None:
@@ -180,7 +181,7 @@ class ForcedRoster:
         if self._is_made(waiting.names):
             self._waiting = None
             self._outbox.answers(waiting.session).append(Done(waiting.request))
-        # The view is neither proposed nor installed any more, so the attempt has failed.
+        # If the view is neither proposed nor installed any more, the attempt has failed.
         elif waiting.view not in (self._flush.attempt, self._view_state.view):
             self._end(waiting, f"the view with the forced roster failed: {self._flush.failed}")
         elif waiting.beats > limits.ROSTER_WAIT_HEARTBEATS:
@@ -190,17 +191,18 @@ class ForcedRoster:
         self._waiting = None
         self._deny(waiting.session, waiting.request, "roster", f"{reason}; ask again", retry=True)
 
-    # At an excluded gateway, and at the remaining gateways that it meets
+    # At an excluded gateway, and at a remaining gateway that gets a heartbeat from an excluded one
 
     def is_separated(self, peer: Peer, beat: Heartbeat) -> bool:
-        """True if a forced roster excludes this gateway or the peer from the other one's group.
+        """True if a forced roster in one of the two logs excludes the gateway with the other log.
 
-        If it excludes this gateway, halt. If it excludes the peer, the caller ignores the peer's view.
+        If the roster excludes this gateway, this gateway halts. If the roster excludes the peer, the caller must ignore the peer's
+        view.
         """
         state = self._window.state
         if not beat.log or beat.log != self._window.log():
             return False
-        # `out` is the peer's report that a forced roster excludes this gateway; a log with the same roster is not affected.
+        # `out` reports that a forced roster in the peer's log excludes this gateway. It is out of date if this log has the roster.
         if beat.out and beat.forced > state.forced:
             self._flush.halt_removed(
                 f"the group continued without gateway {self._identity.gateway!r}: as {state.gateway_text(peer.number)} reports, an "
@@ -214,8 +216,8 @@ class ForcedRoster:
     def left_out(self, peer: Peer) -> bool:
         """True if this log's forced roster excludes the peer, according to the peer's last heartbeat.
 
-        A peer is excluded if no roster names it, or if its log has a different decided frame at the position of the forced ROSTER.
-        The second case also finds a gateway whose name or number now belongs to another disk.
+        A peer is excluded if no roster contains it, or if its log has a different decided frame at the position of the forced
+        ROSTER. The comparison of the logs also excludes an old disk whose gateway name or number now belongs to a new disk.
         """
         if peer.number not in self._peers.rosters.known:
             return True

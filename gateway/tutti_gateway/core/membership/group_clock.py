@@ -1,6 +1,4 @@
-"""The group's clock: wall time from the clocks of several gateways, because a single clock may be wrong by years (membership,
-M26).
-"""
+"""The group's clock: wall time from the clocks of several gateways. A single clock may be wrong by years (membership, M26)."""
 
 from __future__ import annotations
 
@@ -11,17 +9,17 @@ from tutti_gateway.core.view.peers import Peers
 
 
 class Clocks:
-    """Wall time for ticks and for the age of records.
+    """Computes the wall time that ticks contain, and from which retention computes the age of records.
 
     The group's clock is the lower median of the clocks of this gateway and of the live voters. If fewer than half of these clocks
-    are wrong, the median lies between two right clocks. Of two clocks the earlier one counts, so that retention trims nothing too
-    early; at worst, the time of ticks does not advance. A gateway without other clocks uses its own clock. If that clock jumps
-    forward, the gateway ignores the leap until it has lasted for some time (M27).
+    are wrong, the median lies between two right clocks. Of two middle clocks the earlier one counts, so that retention trims
+    nothing too early; at worst, the time of ticks does not advance. A gateway that receives no other clock uses its local clock. If
+    the local clock jumps forward, the gateway ignores the leap until it has lasted for some time (M27).
 
     Between two readings, the time follows the monotonic clock, so a leap of the wall clock has no effect before the next reading.
 
     Attributes:
-        ahead_us: this gateway's own clock minus the group's clock at the last reading.
+        ahead_us: this gateway's local clock minus the group's clock at the last reading.
         offset_us: the group's clock minus the monotonic clock at the last reading; None before the first reading.
     """
 
@@ -37,7 +35,7 @@ class Clocks:
         """Read the clocks, and return the group's current wall time (us, UTC)."""
         now = self._outbox.now
         clocks = sorted([now.wall_us, *self._heard(now)])
-        # A tick in the future could not be undone, so of two middle clocks the earlier one counts.
+        # The log cannot undo a tick in the future, so the earlier of two middle clocks counts.
         wall_us = clocks[(len(clocks) - 1) // 2] if len(clocks) > 1 else self._alone(now)
         if len(clocks) > 1:
             self._leapt_us = None
@@ -45,7 +43,7 @@ class Clocks:
         return wall_us
 
     def _heard(self, now: Now) -> list[int]:
-        """Return the current clocks of the live voters, except those of older releases, whose heartbeats contain no clock."""
+        """Return the current wall times of the live voters. Heartbeats of older releases contain no wall time and are skipped."""
         return [
             # The peer read its clock half a round trip before its heartbeat arrived.
             peer.beat.wall_us + peer.rtt_us // 2 + now.mono_us - peer.received_us
@@ -54,7 +52,7 @@ class Clocks:
         ]
 
     def _alone(self, now: Now) -> int:
-        """Return the time of this gateway's own clock, but without a recent forward leap."""
+        """Return the time of this gateway's local clock, but without a recent forward leap."""
         expected_us = now.wall_us if self.offset_us is None else now.mono_us + self.offset_us
         if now.wall_us - expected_us <= limits.CLOCK_LEAP_US:
             self._leapt_us = None

@@ -25,7 +25,7 @@ from tutti_gateway.core.view.phases import Phase
 
 
 class Views(Protocol):
-    """Calls of *membership* to *flush*."""
+    """Methods of *flush* that *membership* calls."""
 
     watermark: int
 
@@ -39,7 +39,7 @@ class Views(Protocol):
 
     @property
     def end(self) -> int:
-        """Last position of the log, including a corrupt end."""
+        """Last position of this member's log, which includes a corrupt end."""
 
     @property
     def ready(self) -> bool:
@@ -52,21 +52,21 @@ class Views(Protocol):
         """Run one heartbeat of a member that is in no view: copy decided frames from another gateway."""
 
     def lost(self) -> None:
-        """Abandon the view, so that this member is in no view."""
+        """Abandon the installed or promised view, so that this member is in no view."""
 
     def stop(self) -> None:
-        """Stop in order, because no frame and no request is in progress."""
+        """Complete the orderly stop of this member."""
 
 
 class Others(Leavers, Protocol):
-    """Calls of *membership* to the layers above it."""
+    """Methods that *membership* calls in the layers above."""
 
     @property
     def own_low(self) -> bool:
         """True if this gateway's disk accepts no batches."""
 
     def log_end_reported(self, member: int, end: int) -> None:
-        """Report that a member's log reaches `end`, so that lost frames up to there are detected."""
+        """Report to *repair* that a member's log reaches `end`. Frames up to `end` that have not arrived here may be lost."""
 
     def send_decisions(self) -> None:
         """Send the last decision to the members that have not received it yet."""
@@ -76,8 +76,8 @@ class Membership:
     """Sends heartbeats, follows the coordinator, and decides when this gateway proposes a view.
 
     Attributes:
-        peers: the other gateways.
-        leaving: progress of an orderly stop.
+        peers: the other gateways and their soft state.
+        leaving: progress of this gateway's orderly stop.
     """
 
     def __init__(
@@ -103,9 +103,9 @@ class Membership:
         self._patience = 0  # number of heartbeats to wait before the next candidacy
         self._viewless = limits.PAUSE_HEARTBEATS
         self._unserved = 0  # number of heartbeats without a view that decides
-        # remaining heartbeats for which this gateway does not coordinate, because its own disk makes no progress
+        # number of heartbeats for which this gateway still must not coordinate, because its disk made no progress
         self._resigned = 0
-        self._needs_more = False  # True if the last proposal failed because too few answers showed what a corrupt log contained
+        self._needs_more = False  # True if the last attempt failed because too few answers showed what a corrupt log contained
         self._round = 0
         self.leaving = OrderlyStop(context, peers, others)
         self._promise = PromiseWait(context, peers, flush)
@@ -116,39 +116,37 @@ class Membership:
     def misses(self) -> bool:
         """True if this member has received no claim of a coordinator for the boot period."""
         if self._leader == self._view_state.me and self._leader:
-            # A new coordinator gets its first echoes only after one round trip, so it has the same time as its members.
+            # A new coordinator gets its first echoes only after one round trip, so it may miss as many heartbeats as its members.
             return self._leader_missed >= limits.BOOT_HEARTBEATS
         peer = self.peers.get(self._leader)
         period = peer.boot_beats(self._config.heartbeat_us) if peer is not None else 0
         return self._leader_missed >= period
 
     def leads(self, sender: int) -> bool:
-        """True if this member receives heartbeats of no other coordinator than `sender`."""
+        """True if this member currently follows no coordinator other than `sender`."""
         return self.misses or self._leader == sender
 
     def _claim(self) -> int:
-        """Return the view that this gateway coordinates or proposes, if a majority echoes its heartbeats; else 0 (membership,
-        M4).
-        """
+        """Return the view that this gateway coordinates or proposes, 0 if no majority echoes its heartbeats (membership, M4)."""
         view_state = self._view_state
         view = view_state.view if view_state.coordinating else self._flush.attempt
-        # Without its claim, a coordinator whose disk makes no progress is replaced and no longer blocks the group (membership, M4).
+        # A coordinator whose disk makes no progress claims nothing, so that another gateway replaces it (membership, M4).
         if not view or self._resigned or (view_state.draining and not self._window.frames):
             return 0
         now_us, heartbeat_us = self._outbox.now.mono_us, self._config.heartbeat_us
-        # A coordinator that can send but not receive gets no echoes, and so loses its claim (membership, M5).
+        # A coordinator that can send but not receive gets no echoes, so it claims nothing (membership, M5).
         hearing = [peer.number for peer in self.peers if now_us - peer.echoed_us <= peer.boot_us(heartbeat_us)]
         return view if self._enough([view_state.me, *hearing]) else 0
 
     def _enough(self, gateways: Sequence[int]) -> bool:
-        """True if the gateways form a majority, or all configured gateways if the log has not begun."""
+        """True if the gateways form a majority. If the log is empty, all configured gateways are needed."""
         if self.peers.rosters.blank:
             return set(gateways) >= {number for number, _, _ in self.peers.configured}
         return self.peers.rosters.majority(self.peers.incarnations(gateways))
 
     def _set_leader(self, number: int, view: int) -> None:
         """Follow the coordinator that claims the view, unless another one claims a higher view."""
-        # Of two coordinators, the one of the higher view wins, because its view ended the other one (RESOLVE, membership M13).
+        # Of two coordinators, the coordinator of the higher view wins, because that view has ended the lower one (RESOLVE, M13).
         if self.misses or view >= self._leader_view:
             self._leader, self._leader_view, self._leader_missed = number, view, 0
             self._waiting = 0
@@ -162,10 +160,10 @@ class Membership:
             return
         if self._force.is_separated(peer, beat):
             if view_state.active:
-                # The answer reports the exclusion, so that the peer halts before it forms a view with other excluded gateways.
+                # This heartbeat reports the exclusion, so that the peer halts before it forms a view with other excluded gateways.
                 self._send_heartbeat(peer, self._heartbeat())
             return
-        # On a blank log, each gateway numbers the others by its own configuration, so the number in a claim proves nothing.
+        # With an empty log, the gateways' configurations determine their numbers and may differ, so the check does not apply.
         if beat.claim and coordinator_of(beat.claim) != sender and not self.peers.rosters.blank:
             self._outbox.drop(beat, sender, f"view {view_text(beat.claim)} names another coordinator")
             return
@@ -174,23 +172,23 @@ class Membership:
         peer.lag = max(0, self._window.frontier - beat.frontier)
         if beat.echo_us and peer.echoed_us < beat.echo_us <= now_us:  # 0 means no echo
             peer.echoed_us = beat.echo_us
-            peer.measured(now_us - beat.echo_us - beat.held_us)  # `held_us` is the time that the peer kept the heartbeat
+            peer.measured(now_us - beat.echo_us - beat.held_us)  # the peer kept this gateway's heartbeat for `held_us`
         if beat.claim:
             self._set_leader(sender, beat.claim)
-        # A coordinator that leaves gives up its claim, so candidates need not wait for the boot period (lifecycle, L14).
+        # A coordinator that leaves claims nothing, so candidates need not wait for the boot period (lifecycle, L14).
         elif sender == self._leader and beat.leaving:
             self._leader_missed = limits.BOOT_HEARTBEATS_MAX
         if beat.view == view_state.view and view_state.view:
             self._others.log_end_reported(sender, beat.end)
         if beat.claim == beat.view > view_state.view > 0:
-            # A coordinator claims a higher view, so this view has ended, even if this member is not in the new one (RESOLVE, M13).
+            # The claim of a higher view ends this view, even if this member is not in the higher view (RESOLVE, M13).
             self._flush.lost()
         self._maybe_campaign()
 
     def on_link(self, event: LinkChanged) -> None:
-        """Handle the break or restoration of a connection. A break makes the peer a suspect at once.
+        """Handle a report that a connection has broken or is restored. The peer of a broken connection is suspected at once.
 
-        A view still ends only after the coordinator has probed the suspect, or after a majority has lost the coordinator.
+        The suspicion does not end the view: the coordinator first probes the suspect, or a majority must lose the coordinator.
         """
         peer = self.peers.get(event.peer)
         if peer is None:
@@ -206,14 +204,14 @@ class Membership:
                 self._maybe_campaign()
 
     def on_probe(self, sender: int) -> None:
-        """Answer a probe at once with a heartbeat, which shows that this gateway is alive and reports its view and frontier."""
+        """Answer a probe at once with a heartbeat, which proves that this gateway is live and reports its view and frontier."""
         peer = self.peers.get(sender)
         if peer is not None:
-            self._others.send_decisions()  # CONFIRM must arrive before the heartbeat, which reports the new frontier
+            self._others.send_decisions()  # the heartbeat reports the new frontier, so CONFIRM must arrive before the heartbeat
             self._send_heartbeat(peer, self._heartbeat())
 
     def inquire(self) -> None:
-        """Send a heartbeat and a probe to every voter, so that each one answers at once with an echo of this heartbeat."""
+        """Send a heartbeat and a probe to every voter, so that each voter answers at once with an echo of this heartbeat."""
         self._others.send_decisions()
         base = self._heartbeat()
         for peer in self.peers:
@@ -224,14 +222,14 @@ class Membership:
     # Time
 
     def started(self) -> None:
-        """Propose a view at once if this gateway is a majority by itself, as in a group of one."""
+        """Propose a view at once if this gateway alone is a majority, as in a group of one."""
         self._maybe_campaign()
 
     def beat(self) -> None:
         """Run one heartbeat: count silence, send heartbeats, and act as coordinator, learner or candidate."""
         self.peers.refresh()
         for peer in self.peers:
-            # Silence is counted in this gateway's own heartbeats, so a process that was paused suspects no peer (membership, M3).
+            # Silence is counted in heartbeats of this gateway, so after a pause of its process it suspects no peer (M3).
             peer.missed = min(peer.missed + 1, limits.BOOT_HEARTBEATS_MAX)
         self._leader_missed = min(self._leader_missed + 1, limits.BOOT_HEARTBEATS_MAX)
         self._resigned = max(self._resigned - 1, 0)
@@ -244,11 +242,11 @@ class Membership:
         self._force.beat()
         self._announce(scheduled=True)
         self._pause()
-        # If the promised view can no longer be formed, this member must be free to join another one.
+        # If the promised view can no longer be formed, this member abandons it, so that it can join another view.
         if self._promise.beat(0 if self.misses else self._leader, self._leader_view):
             self._flush.lost()
         if self._view_state.coordinating:
-            # A coordinator that was removed from the roster hands over like one that leaves, so that no frame is lost.
+            # A coordinator that was removed from the roster stops ordering like one that leaves, so that no frame is lost.
             self._view_state.draining = self._view_state.draining or self.peers.removed
             self._coordinate()
         elif self._flush.phase is Phase.SEARCHING and not self._others.own_low:
@@ -259,8 +257,8 @@ class Membership:
     def _pause(self) -> None:
         """After a long time without a coordinator, abandon the view and refuse client messages.
 
-        Client messages are also refused if this gateway receives heartbeats of a coordinator but stays outside its view, for
-        example because of a slow disk.
+        This gateway also refuses client messages if a coordinator exists but its view does not include this gateway for a long
+        time, for example because of a slow disk.
         """
         view_state = self._view_state
         self._viewless = self._viewless + 1 if self.misses else 0
@@ -277,23 +275,23 @@ class Membership:
         if not self._view_state.draining:
             self._flush.campaign(members)
         elif self.duties.has_absent:
-            # A coordinator that hands over orders no new view, but a member that does not vote keeps its frames undecided.
-            # Without the claim, another gateway can end this view.
+            # This coordinator is about to leave and proposes no view, but a member that does not vote blocks its last frames.
+            # If this coordinator claims nothing, another gateway can propose a view without that member.
             self._resigned = 2 * self._config.atomic_period_heartbeats
 
     def suspect(self, member: int, reason: str) -> None:
-        """Make the coordinator boot a member that blocks the group, or give up the claim if this gateway blocks it."""
+        """Make the next view exclude a member that blocks the group. If that member is this gateway, stop coordinating."""
         self._outbox.suspect(member, reason)
         if member != self._view_state.me:
             self.duties.stuck[member] = self._config.atomic_period_heartbeats
         elif not self.peers.alone:
-            # This gateway's own disk makes no progress, so another gateway should coordinate.
+            # The disk of this gateway makes no progress, so another gateway should coordinate.
             self._resigned = 2 * self._config.atomic_period_heartbeats
 
     # Candidates
 
     def _maybe_campaign(self, beat: bool = False) -> None:
-        """Propose a view if a majority has lost its coordinator and it is this gateway's turn (membership, M9 to M12)."""
+        """Propose a view if a majority has lost its coordinator and this gateway is next in turn (membership, M9 to M12)."""
         flush, me = self._flush, self._view_state.me
         if not self.misses or self.leaving.requested or self._resigned or not me or flush.attempt:
             return
@@ -306,14 +304,14 @@ class Membership:
             self._waiting = 0
             return
         self._waiting += beat
-        # All gateways should compute the same ranks, so voters that have not yet noticed the loss are ranked too.
+        # All gateways should compute the same ranks, so the list includes voters that have not yet noticed the loss.
         voters = {me, *missing, *(peer.number for peer in self.peers if self._may_propose(peer))}
         # The oldest members with a recent log propose first, because the group knows their order from the log (membership, M11).
         rank = succession(self._window.state.members, {number: self._log_end_of(number) for number in voters}).index(me)
-        # Without a delay for each rank, candidates would propose at the same time and undo each other's views.
+        # Each rank waits longer than the rank before, so that candidates do not propose at once and undo each other's views.
         if self._patience or self._waiting < rank * (limits.CANDIDATE_HEARTBEATS + 2 * self.peers.round_beats()):
             return
-        # A gateway that has not yet noticed the loss gets the proposal too, because its log may be needed.
+        # The view may include gateways that have not yet noticed the loss, because their logs may be needed.
         answering = [peer.number for peer in there]
         able = [number for number in answering if not self.duties.must_wait(number) and not self.peers.low(number)]
         chosen = able if not self._needs_more and self._enough([me, *set(able) & set(missing)]) else answering
@@ -326,14 +324,14 @@ class Membership:
         return self.peers.rosters.blank or self.peers.voter(number)
 
     def _may_answer(self, peer: Peer) -> bool:
-        """True if the gateway is live, and its answer may count in the choice of a log."""
+        """True if the gateway is live, and its answer may count when this gateway chooses the log of the next view."""
         beat = peer.beat
         if beat is None or not self.peers.fresh(peer.number) or beat.leaving:
             return False
         if (
             not self._votes(peer.number)
             and not self.peers.counts(peer.number)
-            # A learner becomes a voter only when it is in a view, so one that has caught up may join.
+            # A learner that has caught up may join a view, because it becomes a voter only in a view.
             and not (beat.ready and self.peers.member(peer.number))
         ):
             return False
@@ -345,22 +343,22 @@ class Membership:
         return self._window.log()
 
     def _log_end_of(self, number: int) -> tuple[int, int]:
-        """Return (accepted view, end) of the gateway's log, from its last heartbeat."""
+        """Return (accepted view, end of the log) of a gateway, from the gateway's last heartbeat."""
         if number == self._view_state.me:
             return self._view_state.accepted, self._flush.end
         peer = self.peers.get(number)
         return (peer.beat.accepted, peer.beat.end) if peer is not None and peer.beat is not None else (0, 0)
 
     def campaign_failed(self, stalled: Sequence[int], unresolved: bool) -> None:
-        """Let other candidates propose after a failed attempt, before this gateway proposes again.
+        """After a failed attempt, wait before the next proposal, so that other candidates can propose first.
 
-        `unresolved` is True if the answers did not show what a corrupt log contained. The next proposal then goes to all live
-        gateways.
+        `stalled` holds the members that did not answer in time. `unresolved` is True if the answers did not show what a corrupt log
+        contained; this gateway then sends its next proposal to all live gateways.
         """
         for member in (number for number in stalled if number != self._view_state.me):
             self.duties.booted(member)
         self._needs_more = unresolved
-        # If two candidates failed because of each other, different random waits separate their next attempts.
+        # Two candidates may have undone each other's views, so a random wait separates their next attempts.
         self._patience = 1 + self._random.randrange(limits.RETRY_HEARTBEATS_MAX + 4 * self.peers.round_beats())
         if self._leader == self._view_state.me:
             self._leader_missed = limits.BOOT_HEARTBEATS_MAX
@@ -376,15 +374,15 @@ class Membership:
     # Heartbeats
 
     def _announce(self, scheduled: bool = False) -> None:
-        """Send a heartbeat to all peers, or in a large group to the coordinator and some peers in turn (membership, M8)."""
-        if not scheduled:  # at a scheduled heartbeat, *atomic* sends CONFIRM to all members later in the same step
+        """Send a heartbeat to all peers or, in a large group, to the coordinator and to some peers in turn (membership, M8)."""
+        if not scheduled:  # with a scheduled heartbeat, *atomic* sends CONFIRM to all members in the same step
             self._others.send_decisions()
         base = self._heartbeat()
         peers = list(self.peers)
         rounds = -(-len(peers) // limits.HEARTBEATS_A_TURN)
         self._round = (self._round + 1) % rounds if rounds > 1 else 0
         for index, peer in enumerate(peers):
-            # Boots and claims depend on heartbeats between the coordinator and each member, so these take no turns.
+            # Exclusions and claims depend on heartbeats between the coordinator and each member, so these are always sent.
             near = self._view_state.coordinating or peer.number == self._view_state.coordinator
             if near or self.misses or index % rounds == self._round:
                 self._send_heartbeat(peer, base)
@@ -424,17 +422,17 @@ class Membership:
     # Leaving
 
     def leave(self) -> None:
-        """Stop in order: decide the batches of this gateway's clients, then let the group continue without this gateway."""
+        """Begin an orderly stop: decide the batches of this gateway's clients, and then leave the group."""
         if self._flush.phase is Phase.STOPPED:
             return
         invariant(self._flush.phase is not Phase.BORN, "LeaveAsked came before Started")
         self.leaving.begin()
-        # A halted member takes no part in the group, so it has nothing to hand over.
+        # A halted member takes no part in the group, so it can stop at once.
         if not self._view_state.active:
             self._flush.stop()
 
     def end_of_step(self) -> None:
-        """Stop if the group continues without this gateway, or if the stop has waited long enough."""
+        """Complete an orderly stop if the others have a view without this gateway, or after a limited time."""
         view_state = self._view_state
         if not self.leaving.requested or not view_state.active:
             return
@@ -450,6 +448,6 @@ class Membership:
             self._flush.stop()
 
     def _members(self) -> tuple[int, ...]:
-        """Return the members of the leader's view, according to the leader's heartbeat."""
+        """Return the members of the coordinator's view, according to the coordinator's last heartbeat."""
         peer = self.peers.get(self._leader)
         return peer.beat.members if peer is not None and peer.beat is not None else ()

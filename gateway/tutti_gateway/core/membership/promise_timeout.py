@@ -1,4 +1,4 @@
-"""Limit on how long a member waits for the view that it has promised (protocol/flush, F2 and F14)."""
+"""Limit on the time for which a member waits until its promised view is formed (protocol/flush, F2 and F14)."""
 
 from __future__ import annotations
 
@@ -33,17 +33,18 @@ class PromiseWait:
         self._flush = flush
         self._view = 0  # the promised view at the last heartbeat
         self._beats = 0  # number of heartbeats since the promise
-        self._unknown = 0  # number of heartbeats for which the candidate has reported a lower promise than the promised view
-        self._overtaken = 0  # number of heartbeats for which a view other than the promised one has been active
+        self._unknown = 0  # number of heartbeats for which the candidate has reported that it promised only a lower view
+        self._overtaken = 0  # number of heartbeats for which a view other than the promised view has been active
 
     @property
     def _waits(self) -> bool:
         return self._flush.phase in (Phase.PROMISED, Phase.ADOPTING, Phase.ACCEPTING) and not self._flush.attempt
 
     def beat(self, leader: int, leader_view: int) -> bool:
-        """Count one heartbeat. Return True if the member must abandon the promised view, which can no longer be formed.
+        """Count one heartbeat. Return True if the promised view can no longer be formed, so that the member must abandon it.
 
-        `leader` is the live coordinator, 0 if there is none. `leader_view` is the view that the last coordinator claimed.
+        `leader` is the number of the live coordinator, 0 if there is none. `leader_view` is the last view that a coordinator has
+        claimed.
         """
         self._beats = self._beats + 1 if self._view == self._view_state.promised else 0
         self._view = self._view_state.promised
@@ -55,8 +56,8 @@ class PromiseWait:
     def awaited(self, viewless: int) -> bool:
         """True if this member should propose no view, because the candidate of the promised view is live and may still succeed.
 
-        Normally a live candidate has unlimited time. After many heartbeats without a view (`viewless`), it has only the time that
-        its answer needs, because a far candidate would otherwise undo every view except its own.
+        Normally a live candidate has unlimited time. After many heartbeats without a coordinator (`viewless`), this member waits
+        only for as long as an answer of the candidate may take. Otherwise a far candidate could prevent every view except its own.
         """
         view_state, peers = self._view_state, self._peers
         if not self._waits:
@@ -65,24 +66,25 @@ class PromiseWait:
         return (young or viewless < 2 * self._config.atomic_period_heartbeats) and peers.fresh(coordinator_of(view_state.promised))
 
     def _is_unknown(self) -> bool:
-        """True if the candidate reports that it has not promised its own view.
+        """True if the candidate's last heartbeat reports a lower promise than the view that it proposed.
 
-        A candidate promises durably before it proposes. If its heartbeats still report a lower promise, the candidate has lost its
-        promise and will never install the view.
+        A candidate promises a view durably before it proposes that view. A candidate that reports a lower promise has therefore
+        lost its promise, and will never install the view.
         """
         promised = self._view_state.promised
         candidate = self._peers.get(coordinator_of(promised))
         return candidate is not None and candidate.beat is not None and candidate.beat.promised < promised
 
     def _is_overtaken(self, leader: int, leader_view: int) -> bool:
-        """True if a view other than the promised one is active, because heartbeats of its coordinator or its members arrive.
+        """True if heartbeats show that a view other than the promised view is active.
 
-        Heartbeats of members count too, because this gateway may not know the coordinator yet: its log may be too old.
+        Heartbeats of that view's members count like those of its coordinator, which this gateway may not know yet because its log
+        is too old.
         """
         promised = self._view_state.promised
         if leader not in (0, self._view_state.me, coordinator_of(promised)) and leader_view != promised:
             return True
-        # The members install the promised view before its coordinator does, so a member in that view does not prove another view.
+        # The coordinator installs the promised view last, so a member that reports the promised view proves no other view.
         return any(
             peer.beat is not None
             and self._peers.fresh(peer.number)

@@ -1,8 +1,8 @@
 """Roster changes: one gateway at a time, through the log (protocol/membership, M22 to M24).
 
 An added gateway first enters the roster without a vote, and gets its vote when it has caught up. If a gateway has lost its disk,
-the roster names the new disk (incarnation) when that disk has caught up. The operator gets the answer *done* when a majority of the
-new roster durably knows that the change is decided.
+the new disk (its incarnation) replaces the old one in the roster when the new disk has caught up. The operator gets the answer
+*done* when a majority of the new roster has stored durably that the change is decided.
 """
 
 from __future__ import annotations
@@ -33,17 +33,18 @@ class Known(Protocol):
     watermark: int
 
     def persist_frontier(self) -> None:
-        """Write the frontier durably."""
+        """Write the frontier to the disk."""
 
 
 class Waiting(msgspec.Struct):
-    """A change that an operator waits for.
+    """A roster change that an operator waits for.
 
     Attributes:
         asked_us: time of the request, by this gateway's monotonic clock.
         fits: True if a ROSTER that was decided after the request contains the change, and no later ROSTER has undone it.
         made: True if the latest decided roster provably contains the change.
-        position: position at or after the ROSTER; a majority must durably know that it is decided before the change is reported.
+        position: position at or after the ROSTER. The operator gets the answer when a majority has stored durably that this
+            position is decided.
     """
 
     session: int
@@ -57,7 +58,7 @@ class Waiting(msgspec.Struct):
 
 
 class RosterChanges:
-    """Both roles of a roster change: the gateway that the operator asks, and the coordinator that orders the ROSTER."""
+    """Both roles in a roster change: that of the gateway that the operator asks, and that of the coordinator."""
 
     def __init__(self, context: Context, peers: Peers, known: Known, order_roster: Callable[[RosterBody, int], None]) -> None:
         self._outbox = context.outbox
@@ -68,7 +69,7 @@ class RosterChanges:
         self._known = known
         self._order_roster = order_roster
         self._waiting: list[Waiting] = []
-        self._noted = 0  # position of the last ROSTER or a later VIEW frame; every member must durably know that it is decided
+        self._noted = 0  # position of the last ROSTER or a later VIEW; every member must store durably that it is decided
         self._last_roster_changes = 0  # value of `window.roster_changes` at the last check
 
     # At the gateway that the operator asks
@@ -76,13 +77,13 @@ class RosterChanges:
     def on_request(self, event: RosterAsked) -> None:
         """Check an operator's request, and send it to the coordinator or deny it."""
         named = self._named()
-        if not named:  # without a roster in the log, no request can be checked
+        if not named:  # the log has no roster against which to check a request
             self._deny(
                 event.session, event.request, "not_primary", f"{NO_LOG}; ask again at this gateway or at another one", retry=True
             )
             return
         incarnation = event.incarnation
-        # A request that names the old disk has no effect after the replacement, so it may be repeated (membership, M23).
+        # The incarnation names the old disk, so a repeated request has no effect after the replacement (membership, M23).
         if event.change == "replace" and not incarnation and event.name in named:
             incarnation = named[event.name].incarnation
         ask = AskRoster(event.change, event.name, event.address, incarnation)
@@ -103,7 +104,7 @@ class RosterChanges:
 
     def _send(self, waiting: Waiting) -> None:
         if self._view_state.primary:
-            # The current frontier shows the coordinator that this is not a late copy from before the last ROSTER.
+            # From the current frontier, the coordinator sees that the request is not a late copy from before the last ROSTER.
             ask = msgspec.structs.replace(waiting.ask, frontier=self._window.frontier)
             self._outbox.send(self._view_state.coordinator, Asking(self._view_state.view, ask))
 
@@ -112,7 +113,7 @@ class RosterChanges:
 
     def on_deny(self, message: Deny) -> None:
         """Answer the operators whose request the coordinator denies."""
-        # Each copy of a request has another frontier, so requests are compared without it.
+        # Copies of one request contain different frontiers, so requests are compared without the frontier.
         ask = msgspec.structs.replace(message.ask, frontier=0)
         for waiting in [one for one in self._waiting if one.ask == ask and not one.made]:
             self._waiting.remove(waiting)
@@ -126,7 +127,7 @@ class RosterChanges:
 
     def decided(self, run: tuple[Frame, ...]) -> None:
         """Compare the ROSTER frames of a decided run with the waiting requests."""
-        # Nearly no run contains a ROSTER, so the counter saves the scan.
+        # Only few runs contain a ROSTER, so the counter saves the scan of all others.
         if self._last_roster_changes != self._window.roster_changes:
             self._last_roster_changes = self._window.roster_changes
             for frame in run:
@@ -135,9 +136,9 @@ class RosterChanges:
                     self._follow({voter.name: voter for voter in decode_body(RosterBody, frame.body).voters})
 
     def _follow(self, named: dict[str, Voter]) -> None:
-        """Deny each request whose change one ROSTER made and a later ROSTER has undone.
+        """Deny each request whose change a ROSTER has made and a later ROSTER has undone.
 
-        Otherwise the repeated request would make the change a second time.
+        Without the denial, this gateway would repeat the request, and the coordinator would make the change a second time.
         """
         for waiting in [one for one in self._waiting if not one.made]:
             fits, name = _fits(waiting.ask, named.get(waiting.ask.name)), waiting.ask.name
@@ -149,20 +150,21 @@ class RosterChanges:
             waiting.fits = fits
 
     def primary(self) -> None:
-        """Require every member to store durably that the VIEW frame is decided.
+        """Require that every member stores durably that the VIEW frame is decided.
 
-        The VIEW frame comes after every earlier ROSTER, even one from before a restart, so this knowledge covers all of them.
+        The VIEW frame comes after every earlier ROSTER, even after a ROSTER from before a restart. A member that knows the VIEW as
+        decided therefore knows all these rosters as decided.
         """
-        # In a group of one, no other gateway needs this knowledge.
+        # In a group of one, no other gateway depends on the roster.
         if not self._peers.alone:
             self._noted = self._window.frontier
 
     def _is_made(self, ask: AskRoster, asked_us: int) -> bool:
         """True if the latest decided roster contains the change, even if the change was decided before the request."""
-        # A view change may still truncate an undecided ROSTER.
+        # While a ROSTER is undecided, a view change may truncate it, so the latest roster is not known.
         if self._window.rosters:
             return False
-        # A gateway that was itself removed is in no later view, so it cannot prove that its roster is the latest one.
+        # A removed gateway is in no later view and cannot prove that its roster is the latest. Its own removal needs no proof.
         goes = ask.change == "remove" and ask.name == self._name and self._peers.removed
         if not goes and not self._is_latest(asked_us):
             return False
@@ -170,7 +172,7 @@ class RosterChanges:
 
     @property
     def beating(self) -> bool:
-        """True if heartbeats are needed, because an operator waits for a change."""
+        """True if an operator waits for a change, so that heartbeats are needed."""
         return bool(self._waiting)
 
     def beat(self) -> None:
@@ -181,7 +183,7 @@ class RosterChanges:
             waiting.beats += 1
             if not waiting.made and self._is_made(waiting.ask, waiting.asked_us):
                 waiting.made, waiting.position = True, self._noted
-            # A later candidate with an old roster could otherwise undo a change that was already reported.
+            # Unless a majority knows the change, a later candidate with an old roster could undo it after the operator's answer.
             if waiting.made and self._is_known(waiting.position):
                 self._waiting.remove(waiting)
                 self._outbox.answers(waiting.session).append(Done(waiting.request))
@@ -203,8 +205,8 @@ class RosterChanges:
         """True if this log provably holds every ROSTER that was decided before `asked_us`.
 
         Every member of a view holds all frames that the view decides. If a majority answers after `asked_us` and has promised no
-        later view, no later view had decided a frame by then. Without this proof, a gateway that was just cut off would report an
-        old roster.
+        later view, no later view had decided a frame before `asked_us`. Without this proof, a gateway that was just cut off would
+        report an old roster.
         """
         view_state = self._view_state
         if not view_state.primary or not view_state.current(view_state.view):
@@ -214,7 +216,7 @@ class RosterChanges:
         return self._peers.rosters.majority(self._peers.incarnations([view_state.me, *stays]))
 
     def _is_known(self, position: int) -> bool:
-        """True if a majority of the roster durably knows that the position is decided."""
+        """True if a majority of the roster has stored durably that the position is decided."""
         knows = [peer.number for peer in self._peers if peer.beat is not None and peer.beat.watermark >= position]
         if self._known.watermark >= position:
             knows.append(self._view_state.me)
@@ -223,14 +225,15 @@ class RosterChanges:
     # At the coordinator
 
     def _may_order(self) -> bool:
-        """True if this member coordinates, and the VIEW frame and the previous ROSTER are decided."""
+        """True if this member coordinates and may order a ROSTER: the VIEW frame and the previous ROSTER are decided."""
         view_state = self._view_state
         return view_state.coordinating and view_state.primary and not view_state.draining and not self._window.rosters
 
     def _rosters(self) -> Rosters:
-        """Return the rosters that count in the log now.
+        """Return the rosters that count at the current end of the log.
 
-        The rosters in `Peers` are updated only at the next heartbeat. A ROSTER based on an older roster would undo the last change.
+        The rosters in `Peers` may be older until the next heartbeat, and a ROSTER that is based on an older roster would undo the
+        last change.
         """
         return rosters_of(self._window.state, self._window.rosters)
 
@@ -241,7 +244,7 @@ class RosterChanges:
     def order(self, origin: int, ask: AskRoster) -> None:
         """Order the ROSTER that makes a requested change, or deny the request."""
         if not self._may_order() or ask.frontier < self._noted:
-            return  # a late copy may request a change that was undone since; a gateway that still waits asks again
+            return  # a late copy may request a change that was undone meanwhile; a gateway that still waits repeats its request
         named = self._named()
         try:
             voters = self._wanted(ask, named)
@@ -249,9 +252,9 @@ class RosterChanges:
             self._outbox.send(origin, Deny(self._view_state.view, ask, "roster", str(error), False))
             return
         if voters is None:
-            return  # the log already contains the change, and the origin sees it there
+            return  # the log already contains the change, and so the origin gets its answer from the log
         if ask.change == "add" and self._is_counted(ask.name):
-            return  # the origin repeats the request until its removal is durably known
+            return  # the origin repeats the request until a majority durably knows the gateway's removal
         reason = self._objection(ask, voters)
         if reason:
             self._outbox.send(origin, Deny(self._view_state.view, ask, "roster", reason, True))
@@ -261,7 +264,7 @@ class RosterChanges:
     def _is_counted(self, name: str) -> bool:
         """True if a removed gateway may still count as a voter in the logs of a majority.
 
-        During that time the gateway must answer under its old number, so no ROSTER may give it a new number.
+        As long as the gateway counts, it must answer under its old number, so no ROSTER may give it a new number.
         """
         return name in self._window.state.removed and not self._is_known(self._noted)
 
@@ -276,33 +279,33 @@ class RosterChanges:
             if ask.name in named:
                 if named[ask.name].address != ask.address:
                     raise UsageError(
-                        f"gateway {ask.name!r} is in the roster with address {named[ask.name].address}: remove it first if that "
-                        "is wrong"
+                        f"gateway {ask.name!r} is already in the roster, with address {named[ask.name].address}. If that address "
+                        "is wrong, remove the gateway first"
                     )
                 return None
             _check_address(ask, voters)
             if len(voters) >= common_limits.ROSTER_MAX:
-                raise UsageError(f"the roster names {len(voters)} gateways, which is the limit")
-            # A new gateway that lags would block the group, so it votes only after a second ROSTER (membership, M23).
+                raise UsageError(f"the roster already has {len(voters)} gateways, which is the limit: remove a gateway first")
+            # A voter that lags would block the group, so an added gateway gets its vote in a later ROSTER (membership, M23).
             return [*voters, Voter(self._window.state.next_gateway, ask.name, b"", ask.address, False)]
         if ask.change not in ("remove", "replace"):
-            raise UsageError(f"{ask.change!r} is not a change of a roster: use add, remove or replace")
+            raise UsageError(f"{ask.change!r} is not a roster change: use add, remove or replace")
         if ask.name not in named:
             if ask.change == "remove":
                 return None
-            raise UsageError(f"gateway {ask.name!r} is not in the roster: {', '.join(sorted(named))}")
+            raise UsageError(f"gateway {ask.name!r} is not in the roster, which consists of {', '.join(sorted(named))}")
         if ask.change == "remove":
             if len(voters) == 1:
                 raise UsageError(
-                    f"gateway {ask.name!r} is the only one of its group: add its successor first (`tutti members add`), "
-                    "or stop it to end the group"
+                    f"gateway {ask.name!r} is the only one in its group: add another gateway first (`tutti members add`), "
+                    "or stop this one to end the group"
                 )
             return [voter for voter in voters if voter.name != ask.name]
-        # If the roster no longer names the old disk, the replacement is already made (membership, M23).
+        # If the roster has another incarnation than the request, the disk is already replaced (membership, M23).
         if named[ask.name].incarnation != ask.incarnation:
             return None
         peer = self._peers.get(named[ask.name].number)
-        # Before the first heartbeat of the new disk, its incarnation is unknown, and `_objection` denies the request.
+        # Until the first message from the new disk, its incarnation is unknown, so `_objection` will deny the request.
         if peer is None or not peer.incarnation:
             return voters
         changed = msgspec.structs.replace(named[ask.name], incarnation=peer.incarnation, voting=True)
@@ -311,7 +314,7 @@ class RosterChanges:
     def _objection(self, ask: AskRoster, voters: list[Voter]) -> str:
         """Return the reason why the change cannot be made now; empty if it can."""
         new = Rosters([{voter.number: voter for voter in voters}])
-        # Without a voter, the group could never decide again.
+        # A roster without a voter could never decide anything again.
         if new.blank:
             return f"gateway {ask.name!r} is the last voter: remove it after another gateway has caught up"
         # The current view must be able to decide the ROSTER and every frame after it (membership, M22).
@@ -330,7 +333,7 @@ class RosterChanges:
         return peer is not None and peer.beat is not None and self._peers.fresh(number) and peer.beat.ready
 
     def _promote(self) -> None:
-        """Order a ROSTER that gives a vote to an added gateway, if it is in the view and so has caught up."""
+        """Order a ROSTER that gives a vote to an added gateway in the view. A gateway in the view has caught up."""
         named = {voter.number: voter for voter in self._named().values()}
         for number, voter in named.items():
             if not voter.voting and number in self._view_state.members:
@@ -348,7 +351,7 @@ class RosterChanges:
 
 
 def _fits(ask: AskRoster, voter: Voter | None) -> bool:
-    """True if a roster contains the requested change. `voter` is the roster's entry under the requested name, None without one."""
+    """True if a roster contains the requested change. `voter` is the roster's entry for the requested name, None if absent."""
     if ask.change == "remove":
         return voter is None
     if ask.change == "add":
@@ -365,15 +368,15 @@ def _check_address(ask: AskRoster, voters: Sequence[Voter]) -> None:
     try:
         wanted = parse_member(ask.address)
     except UsageError as error:
-        raise UsageError(f"a gateway is added by its name and its address HOST:P: {error}") from None
+        raise UsageError(f"cannot add gateway {ask.name!r} with this address: {error}. Give an address HOST:P") from None
     if not ask.name:
-        raise UsageError("a gateway is added by its name and its address HOST:P, and the name is empty")
+        raise UsageError("cannot add a gateway with an empty name: give a name and an address HOST:P")
     if unreachable := unreachable_reason(wanted.clients.host):
         raise UsageError(f"{unreachable}: {HOST_REMEDY}")
     for voter in voters:
         other = _member(voter.address)
         if other is not None and {wanted.clients, wanted.group} & {other.clients, other.group}:
-            raise UsageError(f"gateway {voter.name!r} is at {voter.address} already: {ask.name!r} needs ports of its own")
+            raise UsageError(f"gateway {voter.name!r} already uses ports of {voter.address}: give {ask.name!r} other ports")
 
 
 def _member(address: str) -> MemberAddress | None:

@@ -1,4 +1,4 @@
-"""Succession list: gateways by age, followed by gateways whose logs lag far (Navaratnam 1987, section 3.4; membership, M11)."""
+"""Succession list: the order in which gateways propose a view (Navaratnam 1987, section 3.4; membership, M11)."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ from tutti_gateway.core import limits
 
 
 def by_age(age: Sequence[int], numbers: Sequence[int]) -> list[int]:
-    """Return the gateways, oldest first: members of the last decided view in their order, then other gateways by number."""
+    """Return the gateways in order of age: first members of the last decided view, oldest first, then others by number."""
     old = [number for number in age if number in numbers]
     return [*old, *sorted(set(numbers) - set(old))]
 
 
 def succession(age: Sequence[int], logs: Mapping[int, tuple[int, int]]) -> list[int]:
-    """Return the order in which gateways propose a view, the first candidate first.
+    """Return the gateways in the order in which they may propose a view.
 
-    A candidate whose log lags far comes after all others, because it would first have to fetch many frames.
+    The order is that of age, except that gateways whose logs lag far come last, because they would first have to fetch many frames.
 
     Args:
         age: members of the last decided view, oldest first.
-        logs: (accepted view, end of the log) of each possible candidate, by number.
+        logs: (accepted view, end of the log) of each possible candidate, by gateway number.
     """
     accepted, end = max(logs.values())
     behind = {

@@ -1,9 +1,9 @@
 """Decision tables for a batch: one at the origin, one at the coordinator.
 
-Both tables follow one principle: clients get their answers from the log (protocol/order, O12). If the log holds the reason against
-a batch (a duplicate, a newer epoch, an abort), the coordinator ignores the batch. The origin answers its client when that reason is
-decided in the *origin's* log, never before. After a gap or an overlap, the coordinator requests the batches again (RESEND), but
-only when all frames of the producer are decided.
+The principle of both tables is that clients get their answers from the log (protocol/order, O12). If the log holds the reason
+against a batch (a duplicate, a newer epoch, an abort), the coordinator ignores the batch. The origin answers its client only when
+that reason is decided in the *origin's* log. If sequences are missing before a batch, or a part of the batch is already in the log,
+the coordinator requests batches again (RESEND), but only when all frames of the producer are decided.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class Relation(enum.Enum):
 
 
 def relation(epoch: int, first: int, last: int, line_epoch: int, line_sequence: int) -> Relation:
-    """Return the relation of a batch (epoch, first and last sequence) to an entry at (epoch, highest sequence)."""
+    """Return the relation of a batch, given its epoch, first and last sequence, to its producer's epoch and highest sequence."""
     if epoch != line_epoch:
         return Relation.OLDER if epoch < line_epoch else Relation.NEWER
     if last <= line_sequence:
@@ -46,7 +46,7 @@ class Admission(enum.Enum):
     REFUSED = "Refused"
 
 
-#: Decisions of the origin, from its decided log. Key: (True if an ABORT closed the epoch, relation of the batch).
+#: Decisions of the origin, based on its decided log. The key is (True if an ABORT closed the epoch, relation of the batch).
 ADMISSION: dict[tuple[bool, Relation], Admission] = {
     (False, Relation.OLDER): Admission.FENCED,
     (False, Relation.NEWER): Admission.REFUSED,
@@ -73,7 +73,7 @@ class Verdict(enum.Enum):
 
 
 class Seen(enum.Enum):
-    """State of an epoch at the coordinator: a state from the log (`LineState`), or `AWAITED`, which the log does not show."""
+    """State of an epoch at the coordinator: a state that the log shows (`LineState`), or `AWAITED`, which it does not show."""
 
     OPEN = "open"
     AWAITED = "awaited"  # a request for the next epoch waits until all frames of this epoch are decided
@@ -82,11 +82,11 @@ class Seen(enum.Enum):
 
 
 def seen(state: LineState, awaited: bool) -> Seen:
-    """Return the state of an epoch at the coordinator. `awaited` is True if a request for the next epoch waits."""
+    """Return the state of an epoch at the coordinator. `awaited` is True if the producer's request for the next epoch waits."""
     return Seen.AWAITED if awaited and state is LineState.OPEN else Seen[state.name]
 
 
-#: Decisions of the coordinator, from the end of its log, undecided frames included.
+#: Decisions of the coordinator, based on the end of its log, undecided frames included.
 VERDICT: dict[tuple[Seen, Relation], Verdict] = {
     (Seen.OPEN, Relation.OLDER): Verdict.IGNORE,
     (Seen.OPEN, Relation.NEWER): Verdict.REFUSE,

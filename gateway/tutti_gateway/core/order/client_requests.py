@@ -1,8 +1,8 @@
 """Client requests that wait for the log: epochs, topics, offset commits and FORGETs.
 
-The gateway sends a request to the coordinator like a batch. The coordinator orders a frame, or does nothing if a frame in the log
-already answers the request. The client gets its answer when that frame is decided in *this* gateway's log. The coordinator sends a
-denial (DENY) only if no frame will answer the request.
+A gateway sends a request to the coordinator like a batch. The coordinator orders a frame as the answer, or does nothing if the log
+already contains such a frame. The client gets its answer when the frame is decided in the log of *its* gateway. The coordinator
+sends a denial (DENY) only if no frame will answer the request.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from tutti_gateway.core.context import Context
 from tutti_gateway.core.order.received_table import Names, ReceivedTable
 from tutti_gateway.core.protocol.messages import Ask, AskEpoch, AskForget, Asking, AskOffsets, AskRoster, AskTopic, Deny
 
-#: Calls its argument with True when this log provably holds all decided frames, or with False without proof (`ReadIndex.confirm`).
+#: Function that calls its argument with True if this log provably holds all decided frames, else with False (`ReadIndex.confirm`).
 Confirm = Callable[[Callable[[bool], None]], None]
 
 
 class Request:
-    """One request to the coordinator, and the session that waits for the answer."""
+    """A request to the coordinator, and the client session that waits for the answer."""
 
     __slots__ = ("ask", "number", "sent_us", "session")
 
@@ -37,11 +37,11 @@ class Request:
 
 
 class Requests:
-    """The waiting requests, grouped by what they ask for. Of the commits of one reader, only the first is sent to the coordinator.
+    """The waiting requests, grouped by kind and subject. Of one reader's waiting commits, only the first has been sent.
 
-    `names` maps names to numbers in the decided log. `confirm` checks whether this log holds all decided frames, because a refusal
-    is final only then (protocol/order, O28). A gateway that lags denies a request with code `behind`, so that the client asks
-    another gateway. `count` is the number of requests that wait for the log or for `confirm`.
+    `names` maps names to numbers in the decided log. `count` is the number of requests that wait for the log or for `confirm`.
+    `confirm` checks whether this log holds all decided frames, because only such a log justifies a final refusal (protocol/order,
+    O28). A gateway that lags denies a request with code `behind`, so that the client asks another gateway.
     """
 
     def __init__(self, context: Context, received: ReceivedTable, confirm: Confirm) -> None:
@@ -71,7 +71,7 @@ class Requests:
             self._request(session, number, ask)
 
     def _epoch_answer(self, number: int, ask: AskEpoch) -> RequestAnswer | None:
-        """Return the answer to an epoch request, if the decided log determines it; else None."""
+        """Return the answer to an epoch request, None if the decided log does not determine the answer yet."""
         state = self._window.state
         producer = self.names.producers.get(ask.name)
         if producer is None:
@@ -93,12 +93,12 @@ class Requests:
         """Check an offset commit, and send it to the coordinator after the reader's earlier commits are decided.
 
         A commit contains the frontier at the time of its arrival, even if it first waits for `confirm`. If the log holds a commit
-        of the reader after that frontier, the coordinator does not order this one, which may be a repeated copy. A late copy
-        therefore never moves the reader back (protocol/order, O27).
+        of the reader after that frontier, the new one may be a repeated copy, so the coordinator does not order it. Therefore a
+        late copy never moves the reader back (protocol/order, O27).
         """
         # A client may repeat a request that is in progress, which must not become a second commit.
         if any((earlier.session, earlier.number) == (session, number) for earlier, _ in self._commits(reader)):
-            return  # the client repeats a request, and gets one answer to both copies
+            return  # one answer is enough for both copies of the request
         ask = AskOffsets(reader, offset, self._window.frontier)
         after = self._last(reader)
         self._act_unless(
@@ -108,42 +108,45 @@ class Requests:
         )
 
     def _last(self, reader: str) -> Request | None:
-        """Return the reader's last offset commit that waits at this gateway; None if there is none."""
+        """Return the last offset commit of the reader that waits at this gateway, None if no commit waits."""
         waiting = self._commits(reader)
         return waiting[-1][0] if waiting else None
 
     def _commit(self, session: int, number: int, ask: AskOffsets, after: Request | None) -> None:
-        """Send a commit, or deny it if another commit of the reader arrived during the wait for `confirm`."""
+        """Send an offset commit, or deny it if another commit of the reader arrived during the wait for `confirm`.
+
+        `after` is the last commit of the reader that was waiting when this commit arrived, None if no commit was waiting.
+        """
         before = self._window.state.readers.get(ask.reader, -1)
-        # `after` was the reader's last waiting commit before the wait, so a different one arrived during the wait.
+        # If the reader's last waiting commit is not `after`, that commit arrived during the wait.
         overtaken = self._last(ask.reader) not in (after, None)
-        # If the log has a commit of the reader after the frontier in this request, the coordinator would ignore the request.
+        # The coordinator ignores a request if the log holds a commit of the reader after the frontier in the request.
         if not overtaken and (ask.frontier == self._window.frontier or self._received.last_commit(ask.reader) <= ask.frontier):
             self._request(session, number, ask)
         elif ask.offset >= before:
             reason = f"another commit of reader {ask.reader!r} arrived meanwhile; commit {ask.offset} again"
             self.deny(session, number, "offset", reason, retry=True)
-        else:  # no retry, because a lower offset may come from a process that another one of the same reader has replaced
+        else:  # no retry, because a lower offset may come from an old process that a new process of the reader has replaced
             self.deny(session, number, "offset", _overtaken(ask.reader, before, ask.offset), retry=False)
 
     def _offset_wrong(self, reader: str, offset: int, back: bool) -> str:
-        """Return the reason why an offset commit contradicts this log; empty if it is valid."""
+        """Return the reason why an offset commit contradicts this log; empty if the commit is valid."""
         state, waiting = self._window.state, self._commits(reader)
         if not 0 <= offset <= state.next_offset:
             return f"reader {reader!r} commits offset {offset}, and the committed log ends at {state.next_offset}"
-        # A commit that still waits will be decided before this one, so its offset is the one to compare with.
+        # Waiting commits of the reader will be decided before this one, so it is compared with the last of them.
         before = waiting[-1][1].offset if waiting else state.readers.get(reader, -1)
         return _overtaken(reader, before, offset) if offset < before and not back else ""
 
     def _act_unless(self, wrong: Callable[[], str], request: tuple[int, int, str], act: Callable[[], None]) -> None:
-        """Call `act` for a request (session, number, refusal code), unless `wrong` returns a reason against it.
+        """Call `act` for a request (session, number, refusal code), unless `wrong` returns a reason against the request.
 
-        If this gateway lags, the request may still be valid. The gateway therefore confirms its frontier before it denies the
-        request for good. If the session ends during that time, the request is dropped.
+        If this gateway lags, a request that looks wrong may be valid. The gateway therefore confirms its frontier before it denies
+        the request finally. If the session ends before the confirmation, the request is dropped.
         """
         session, number, code = request
         if (session, number) in self._unconfirmed:
-            return  # the client repeats a request, and gets one answer to both copies
+            return  # one answer is enough for both copies of the request
         if not wrong():
             act()
             return
@@ -172,13 +175,13 @@ class Requests:
     def _commits(self, reader: str) -> list[tuple[Request, AskOffsets]]:
         """Return the reader's offset commits that wait at this gateway, in order of arrival.
 
-        Only the first of them has been sent to the coordinator.
+        Only the first commit in the result has been sent to the coordinator.
         """
         waiting = self._waiting.get((AskOffsets, reader), ())
         return [(request, request.ask) for request in waiting if isinstance(request.ask, AskOffsets)]
 
     def forget(self, session: int, number: int, names: tuple[str, ...]) -> None:
-        """Request that the log forgets the named producers."""
+        """Send a request for a FORGET of the named producers to the coordinator, or deny the request."""
         advice = f"; give 1 to {common_limits.DELETE_PRODUCERS_MAX} that `tutti producers` lists"
         if not 1 <= len(names) <= common_limits.DELETE_PRODUCERS_MAX:
             self.deny(session, number, "unknown", f"{len(names)} names were given{advice}", retry=False)
@@ -197,37 +200,37 @@ class Requests:
     def _request(self, session: int, number: int, ask: Ask) -> None:
         waiting = self._waiting.get(_key(ask), ())
         if any((one.session, one.number, one.ask) == (session, number, ask) for one in waiting):
-            return  # the client repeats a request, and gets one answer to both copies
+            return  # one answer is enough for both copies of the request
         if self._deny_if_full(session, number):
             return
         self.count += 1
         request = Request(session, number, ask)
         self._waiting.setdefault(_key(ask), []).append(request)
-        # Commits of one reader are sent one after another, so that their order in the log is that of their arrival.
+        # The log must contain the commits of one reader in the order of their arrival, so they are sent one after another.
         if not waiting or not isinstance(ask, AskOffsets):
             self._send(request)
 
     def _deny_if_full(self, session: int, number: int) -> bool:
-        """Deny a request if too many wait. Return True if it was denied."""
+        """Deny a request if too many requests wait. Return True if the request was denied."""
         full = self.count >= limits.REQUESTS_MAX
         if full:
             self.deny(session, number, "limit", f"{self.count} requests wait at this gateway; ask again later", retry=True)
         return full
 
     def deny(self, session: int, number: int, code: str, reason: str, retry: bool) -> None:
-        """Answer a client's request with a denial. `retry` means that the client may repeat the request."""
+        """Answer a client's request with a denial. If `retry` is True, the client may repeat the request."""
         self._outbox.answers(session).append(Denied(number, code, reason, retry))
 
     def session_closed(self, session: int) -> None:
-        """Send no more answers to a session that has ended. Its requests continue, with two exceptions.
+        """Send no more answers to a session that has ended.
 
-        An offset commit is not sent again, because the reader may continue at another gateway. A request that waits for `confirm`
-        is dropped, because the reader may have committed through another gateway meanwhile.
+        The session's offset commits and the requests that wait for `confirm` are dropped, because the client may already continue
+        at another gateway. All other requests of the session continue.
         """
         left = {key for key in self._unconfirmed if key[0] != session}
         self.count -= len(self._unconfirmed) - len(left)
         self._unconfirmed = left
-        # The reader may already continue at another gateway, so its commits must not be sent later.
+        # The reader may already commit at another gateway, so this gateway must not send old commits later.
         for _, name in [key for key in self._waiting if key[0] is AskOffsets]:
             self._end_commits(str(name), lambda request: request.session == session)
         for request in self._all():
@@ -241,7 +244,7 @@ class Requests:
         ask = message.ask
         if isinstance(ask, AskOffsets):
             first = next(iter(self._commits(ask.reader)), None)
-            # A denial of an earlier copy, with another frontier, does not concern the request that was sent last.
+            # A denial with another frontier belongs to an earlier copy, and does not concern the copy that was sent last.
             if first is not None and first[1] == ask:
                 self._end_commits(ask.reader, lambda request: request is first[0], message)
             return
@@ -249,9 +252,9 @@ class Requests:
             self.deny(request.session, request.number, message.code, message.reason, message.retry)
 
     def _end_commits(self, reader: str, ends: Callable[[Request], bool], denied: Deny | None = None) -> None:
-        """Remove the first commit for which `ends` returns True, and all later commits, which depend on its outcome.
+        """Remove the reader's first commit for which `ends` returns True, and all later commits of the reader.
 
-        The clients of the later commits must commit again.
+        The later commits depend on the outcome of the removed one, so their clients must commit again.
         """
         waiting = self._commits(reader)
         first = next((index for index, (request, _) in enumerate(waiting) if ends(request)), None)
@@ -266,7 +269,7 @@ class Requests:
         self._replace_waiting((AskOffsets, reader), [request for request, _ in waiting[:first]])
 
     def _pop(self, ask: Ask) -> list[Request]:
-        """Remove and return the waiting requests that are equal to `ask`."""
+        """Remove and return all waiting requests with the content `ask`."""
         key = _key(ask)
         waiting = self._waiting.get(key, [])
         popped = [request for request in waiting if request.ask == ask]
@@ -286,7 +289,7 @@ class Requests:
     def decided(self, frame: Frame) -> None:
         """Answer the requests that a decided EPOCH, TOPIC, FORGET or OFFSETS frame fulfils.
 
-        The frame is part of a decided run, so `window.state` may already include later frames.
+        `window.state` may already include later frames of the run to which the frame belongs.
         """
         self.names.apply(frame)
         if frame.kind == Kind.EPOCH:
@@ -305,11 +308,11 @@ class Requests:
         left = []
         for request in self._waiting.get(key, ()):
             ask = request.ask
-            # A request for a higher epoch is still open, because its own EPOCH frame may follow.
+            # A request for a higher epoch continues to wait, because an EPOCH frame for it may follow.
             if not isinstance(ask, AskEpoch) or ask.epoch > frame.epoch:
                 left.append(request)
                 continue
-            # If two instances request the same epoch, the one in the EPOCH frame owns it (order, O20).
+            # If two instances request the same epoch, the instance in the EPOCH frame owns the epoch (order, O20).
             mine = ask.epoch == frame.epoch and ask.instance == body.instance
             opened = EpochOpened(request.number, frame.producer, frame.epoch, body.sequence, body.progress)
             fenced = EpochFenced(request.number, frame.epoch)
@@ -317,25 +320,25 @@ class Requests:
         self._replace_waiting(key, left)
 
     def _offset_decided(self, reader: str, offset: int, position: int) -> None:
-        """Answer the reader's waiting commits after one is decided, whichever gateway submitted it.
+        """Answer the reader's waiting commits after a commit of the reader, from any gateway, is decided.
 
-        The next commit is sent with this position as its frontier. The real frontier may already be higher, but this object has not
-        yet seen the frames in between.
+        The next waiting commit is sent with the position of the decided one as its frontier. This gateway's frontier may already be
+        higher, but this object has not yet handled the frames in between.
         """
         waiting = self._commits(reader)
         reached = 0
-        # Consecutive commits of the same offset have the same effect, so one decided frame answers all of them.
+        # Consecutive commits of the same offset have the same effect, so one decided frame answers them all.
         while reached < len(waiting) and waiting[reached][1].offset == offset:
             self._outbox.answers(waiting[reached][0].session).append(Done(waiting[reached][0].number))
             reached += 1
         left = [request for request, _ in waiting[reached:]]
         self._replace_waiting((AskOffsets, reader), left if reached else [])
-        # Commits of one reader are sent one after another, so the next one follows only now.
+        # Commits of one reader are sent one after another, and the next one can follow now.
         if reached and left:
             self._send(left[0], position)
         elif not reached:
             for request, ask in waiting:
-                # A lower offset may come from a process that another one of the same reader has replaced, so it gets no retry.
+                # A lower offset may come from an old process that a new process of the reader has replaced, so it gets no retry.
                 again = ask.offset >= offset
                 reason = f"reader {reader!r} committed offset {offset} elsewhere meanwhile; commit {ask.offset} again"
                 self.deny(
@@ -357,7 +360,7 @@ class Requests:
                         self._outbox.answers(fenced.session).append(EpochFenced(fenced.number, floor))
 
     def log_replaced(self) -> None:
-        """Answer the requests whose outcome the state of the installed snapshot determines."""
+        """Answer the requests whose outcome the installed snapshot determines, and deny all waiting offset commits."""
         self.names = Names(self._window.state)
         for request in list(self._all()):
             ask = request.ask
@@ -371,7 +374,7 @@ class Requests:
                 key = _key(ask)
                 self._replace_waiting(key, [other for other in self._waiting[key] if other is not request])
             elif isinstance(ask, AskOffsets):
-                # A snapshot contains only the last offset of each reader, so it cannot show whether this commit is included.
+                # A snapshot contains only the last offset of each reader, so it does not show whether this commit was decided.
                 reason = f"this gateway installed a snapshot and does not know if this commit is in it; commit {ask.offset} again"
                 self.deny(request.session, request.number, "busy", reason, retry=True)
                 key = _key(ask)
@@ -386,18 +389,18 @@ class Requests:
             self._send(request, self._window.frontier)
 
     def beat(self) -> None:
-        """Send again the requests that have had no answer for some time, because a message was probably lost."""
+        """Run one heartbeat: repeat requests that got no answer for some time, because a message was probably lost."""
         for request in self._sendable():
             if self._outbox.now.mono_us - request.sent_us >= self._resend_us:
                 self._send(request, self._window.frontier)
 
     def _send(self, request: Request, frontier: int | None = None) -> None:
-        """Send a request to the coordinator. An offset commit then states that the log has no answer up to `frontier`."""
+        """Send a request to the coordinator. `frontier`, if given, becomes the frontier in an offset commit."""
         request.sent_us = self._outbox.now.mono_us
-        # A higher frontier is safe, because this gateway has seen no answer in the log up to there.
+        # This gateway has found no copy of the commit in its log up to `frontier`, so a higher frontier than before is safe.
         if isinstance(request.ask, AskOffsets) and frontier is not None:
             request.ask = msgspec.structs.replace(request.ask, frontier=frontier)
-        if self._view_state.primary:  # without a primary view, the request waits for the next coordinator
+        if self._view_state.primary:  # otherwise the request waits for the coordinator of the next view
             self._outbox.send(self._view_state.coordinator, Asking(self._view_state.view, request.ask))
 
     def _sendable(self) -> Iterator[Request]:

@@ -1,8 +1,10 @@
-"""The forward-table: batches of this gateway's clients that are not decided (Ban 2005, "Design of SEQUENCER"; protocol/order, O9).
+"""The forward-table: batches of this gateway's clients that are not decided (protocol/order, O9).
 
 Every member is the origin of the batches of its own clients. An origin sends its batches to the coordinator, and keeps each batch
-until the outcome is decided in its own log. The origin sends its batches again, in order, if they are not ordered for some time or
-if the coordinator changes. The origin also answers the client.
+until the outcome is decided in the origin's log. The origin sends its batches again, in order, if they are not ordered for some
+time or if the coordinator changes. The origin also answers the client.
+
+Source: Ban, "Design of SEQUENCER" (2005).
 """
 
 from __future__ import annotations
@@ -24,7 +26,10 @@ from tutti_gateway.core.protocol.messages import Forward, Refuse, Resend
 
 
 class Queue:
-    """Batches of one epoch of a producer, in order of sequences. `session` is the session that sent the last batch."""
+    """Batches of one epoch of a producer, in order of sequences.
+
+    `session` is the number of the session that sent the last batch, 0 if that session has ended.
+    """
 
     __slots__ = ("epoch", "frames", "producer", "sent_us", "session")
 
@@ -38,11 +43,11 @@ class Queue:
     def add(self, frame: Frame) -> bool:
         """Add a batch. Return False if the queue already holds the same batch."""
         frames = self.frames
-        # Nearly every batch is next in sequence, so this case needs no search.
+        # Nearly every batch follows the last one in the queue, so this case avoids the search.
         if not frames or frames[-1].last_sequence < frame.first_sequence:
             frames.append(frame)
             return True
-        # A client may divide repeated records into different batches, so only first sequence and count together identify a batch.
+        # A client may divide records differently when it repeats them, so first sequence and count together identify a batch.
         key = (frame.first_sequence, frame.count)
         index = len(frames)
         while index and (frames[index - 1].first_sequence, frames[index - 1].count) > key:
@@ -69,13 +74,13 @@ class ForwardTable:
         self._bytes_max = context.config.undecided_bytes_max + limits.FORWARDED_MORE_BYTES_MAX
         self._received = received
         self._queues: dict[int, dict[int, Queue]] = {}
-        self._unsent: list[Frame] = []  # batches that `submit` added in this step, until `flush` sends them
+        self._unsent: list[Frame] = []  # batches that `submit` has added in this step and `flush` has not sent yet
         self.count = 0
         self.bytes = 0
 
     @property
     def full(self) -> bool:
-        """True if the table accepts no more batches."""
+        """True if the table has reached its limit of bytes or batches, so that it accepts no more batches."""
         return self.bytes >= self._bytes_max or self.count >= limits.FORWARDED_FRAMES_MAX
 
     def _all(self) -> Iterator[Queue]:
@@ -85,7 +90,7 @@ class ForwardTable:
     # From the client
 
     def submit(self, session: int, frames: tuple[Frame, ...]) -> None:
-        """Add a session's batches, which `flush` then forwards. A batch that is not added gets an answer with the reason."""
+        """Add a session's batches, which `flush` then forwards. The session gets an answer for each batch that is not added."""
         state = self._window.state
         producers, topics = state.producers, state.topics
         now_us = self._outbox.now.mono_us
@@ -95,7 +100,7 @@ class ForwardTable:
         queue: Queue | None = None
         full = self.full
         for frame in frames:
-            # Looking up the producer once for consecutive batches keeps this loop fast.
+            # Consecutive batches of one producer share one lookup, which keeps this loop fast.
             if frame.producer != number or queue is None or frame.epoch != queue.epoch:
                 number = frame.producer
                 line = producers.get(number)
@@ -127,8 +132,8 @@ class ForwardTable:
             self._send(unsent)
 
     def _send(self, frames: list[Frame]) -> None:
-        """Send batches to the coordinator. Without a coordinator, the batches wait until `installed` sends them, in order."""
-        # Outside of a view that decides, no coordinator may order the batches.
+        """Send batches to the coordinator. If there is no coordinator, `installed` sends the batches later, in order."""
+        # Only a view that decides has a coordinator that may order batches.
         if self._view_state.primary:
             for chunk in split_runs(frames):
                 self._outbox.send(self._view_state.coordinator, Forward(self._view_state.view, chunk))
@@ -167,14 +172,14 @@ class ForwardTable:
     def _without_line(self, frame: Frame) -> Answer:
         state = self._window.state
         if 0 < frame.producer < state.next_producer:
-            # A FORGET deleted the producer's sequences, so it is unknown whether this batch was committed.
-            # An epoch above the floor is above every epoch of that producer, so the client can continue with it.
+            # A FORGET has deleted the producer's sequences, so it is unknown whether this batch was committed.
+            # The epoch in the answer is above every earlier epoch of the producer, so the client can continue with that epoch.
             return FencedAnswer(frame.producer, state.floor + 1, frame.first_sequence)
         reason = f"producer {frame.producer} is unknown here: open it first"
         return _refused(frame, "producer", reason, retry=False)
 
     def refuse(self, session: int, frames: tuple[Frame, ...], code: str, reason: str) -> None:
-        """Refuse batches for a temporary reason, so that the client may send them again."""
+        """Refuse a session's batches for a temporary reason. The client may send them again."""
         self._outbox.answers(session).extend([_refused(frame, code, reason, retry=True) for frame in frames])
 
     def session_closed(self, session: int) -> None:
@@ -189,12 +194,12 @@ class ForwardTable:
         """Send again the batches that the coordinator did not order, or ask the client to send them."""
         queue = self._queues.get(message.producer, {}).get(message.epoch)
         line = self._window.state.producers.get(message.producer)
-        # A RESEND may arrive late, after the outcome of these batches has been decided in this log.
+        # If the outcome of the requested batches is already decided in this log, the RESEND has arrived late and is ignored.
         if queue is None or line is None or line.epoch != message.epoch or message.sequence <= line.sequence:
             return
-        # A batch with a position is already ordered, even if its outcome is still undecided.
+        # A batch that has a position is already ordered, so it is not sent again.
         again = [frame for frame in queue.frames if frame.first_sequence >= message.sequence and not frame.position]
-        # If the table lacks the batch at the wanted sequence, only the client can send it.
+        # If the table does not hold the batch at the requested sequence, only the client can send that batch.
         if again and again[0].first_sequence == message.sequence:
             self._forward(queue, again)
             return
@@ -210,7 +215,7 @@ class ForwardTable:
         if queue is None:
             return
         frame = next((one for one in queue.frames if one.first_sequence == message.first_sequence), None)
-        # The log already contains a batch that has a position, so the refusal is out of date.
+        # A batch that has a position is already in the log, so its refusal is out of date.
         if frame is None or frame.position:
             return
         queue.frames = deque(one for one in queue.frames if one is not frame)
@@ -225,12 +230,12 @@ class ForwardTable:
     # From the log
 
     def queue(self, producer: int, epoch: int) -> Queue | None:
-        """Return the queue of a producer's epoch; None if no batch waits."""
+        """Return the queue of a producer's epoch, None if no batch of that epoch waits."""
         queues = self._queues.get(producer)
         return queues.get(epoch) if queues else None
 
     def committed(self, queue: Queue, frame: Frame, offset: int) -> None:
-        """Answer and remove the waiting batches that a decided batch covers, whichever gateway submitted it."""
+        """Answer and remove the waiting batches whose sequences a decided batch, from any gateway, includes."""
         frames = queue.frames
         last = frame.first_sequence + frame.count - 1
         while frames:
@@ -240,11 +245,11 @@ class ForwardTable:
             frames.popleft()
             self.count -= 1
             self.bytes -= weight(head)
-            # The session has ended, so the batch is committed without a receipt.
+            # Session 0 means that the session has ended, so no receipt is sent.
             if not queue.session:
                 continue
             answers = self._outbox.answers(queue.session)
-            # If the client divided the records differently, the offset of this batch is unknown, so the answer is Duplicate.
+            # If first sequence or count differ, the offset of the waiting batch is unknown, so the answer is Duplicate.
             if head.first_sequence == frame.first_sequence and head.count == frame.count:
                 answers.append(Committed(head.producer, head.epoch, head.first_sequence, head.count, offset))
             else:
@@ -253,7 +258,7 @@ class ForwardTable:
             self._remove_if_empty(queue)
 
     def aborted(self, producer: int, epoch: int, sequence: int, reason: str) -> None:
-        """Answer the batches of an epoch after its ABORT is decided: those after `sequence` are void."""
+        """Answer the waiting batches of an epoch after its ABORT is decided. All records after `sequence` are void."""
         queue = self.queue(producer, epoch)
         if queue is None:
             return
@@ -261,7 +266,7 @@ class ForwardTable:
         for frame in queue.frames:
             if frame.first_sequence > sequence:
                 answers.append(_aborted(frame, reason))
-            # Only a part of this batch is in the log, so the client must send the rest.
+            # The log contains only a part of this batch, so the client must send the rest.
             elif frame.last_sequence > sequence:
                 answers.append(Expected(producer, epoch, sequence + 1))
             else:
@@ -269,15 +274,15 @@ class ForwardTable:
         self._end(queue)
 
     def fenced(self, producer: int, epoch: int) -> None:
-        """Answer all batches of the producer's epochs below `epoch` with Fenced: their outcome is unknown."""
-        # The list is a copy, because `_end` removes entries of the table.
+        """Answer all waiting batches of the producer's epochs below `epoch` with Fenced, because their outcome is unknown."""
+        # The loop runs over a new list, because `_end` removes entries from the table.
         for queue in [queue for queue in self._queues.get(producer, {}).values() if queue.epoch < epoch]:
             answers = self._outbox.answers(queue.session)
             answers.extend([FencedAnswer(producer, epoch, frame.first_sequence) for frame in queue.frames])
             self._end(queue)
 
     def log_replaced(self) -> None:
-        """Answer the batches whose outcome the state of the installed snapshot determines."""
+        """Answer the waiting batches whose outcome the installed snapshot determines."""
         producers = self._window.state.producers
         for queue in list(self._all()):
             line = producers.get(queue.producer)
@@ -289,7 +294,7 @@ class ForwardTable:
             self._remove_if_empty(queue)
 
     def forgotten(self, producer: int) -> None:
-        """Answer the batches of a producer that a FORGET removed from the log, with Fenced."""
+        """Answer the waiting batches of a producer with Fenced, because a FORGET has removed the producer from the log."""
         for queue in list(self._queues.get(producer, {}).values()):
             above = self._window.state.floor + 1
             answers = self._outbox.answers(queue.session)
@@ -320,7 +325,7 @@ class ForwardTable:
             return None
         frames, first = queue.frames, frame.first_sequence
         index = bisect_left(frames, first, key=_first_sequence)
-        # Batches with equal first sequences differ in their count, so the count decides.
+        # Several batches may have the same first sequence, but their counts differ.
         while index < len(frames) and frames[index].first_sequence == first:
             if frames[index].count == frame.count:
                 return frames[index]
@@ -333,20 +338,20 @@ class ForwardTable:
         """Send all batches to a new coordinator, in order, before any new batch."""
         for queue in self._all():
             unordered = self._unordered(queue)
-            # Other tables may still hold a frame object with a truncated position, so a copy without a position is sent.
+            # Messages may still use a frame object whose position was truncated, so a copy without a position is sent.
             fresh = {id(frame): frame.unstamped() for frame in unordered if frame.position}
             queue.frames = deque(fresh.get(id(frame), frame) for frame in queue.frames)
             self._forward(queue, [fresh.get(id(frame), frame) for frame in unordered])
 
     def beat(self) -> None:
-        """Send again the batches that were neither ordered nor refused for some time, because a message was probably lost."""
+        """Run one heartbeat: repeat batches that got no answer for some time, because a message was probably lost."""
         now_us = self._outbox.now.mono_us
         for queue in self._all():
             if now_us - queue.sent_us >= self._resend_us:
                 self._forward(queue, self._unordered(queue))
 
     def _unordered(self, queue: Queue) -> list[Frame]:
-        """Return the batches of the queue that are not in this log, not even undecided."""
+        """Return the batches in the queue that are not in this log. Undecided batches count as being in the log."""
         line = self._received.line(queue.producer)
         if line is None or line.epoch < queue.epoch:
             return list(queue.frames)
@@ -356,7 +361,7 @@ class ForwardTable:
 
 
 def _open(frame: Frame, line: Producer | None) -> bool:
-    """True if the decided log does not yet determine the outcome of the batch."""
+    """True if the outcome of the batch does not yet follow from the decided log."""
     return line is not None and not line.closed and frame.epoch == line.epoch and frame.last_sequence > line.sequence
 
 

@@ -1,4 +1,4 @@
-"""Frames that the coordinator orders without a request: ticks, trims, and FORGETs of idle producers without a name."""
+"""Frames that the coordinator orders without a client's request: ticks, trims, and FORGETs of idle producers without a name."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Housekeeping:
     """Orders TICK, TRIM and FORGET frames while this member coordinates a view that decides.
 
     Attributes:
-        deadline_us: time of the next `on_timer`; None if nothing is due.
+        deadline_us: time at which `on_timer` must be called next; None if neither a tick nor a FORGET waits.
     """
 
     def __init__(self, context: Context, received: ReceivedTable, sequencer: Sequencer, wall_us: Callable[[], int]) -> None:
@@ -36,9 +36,9 @@ class Housekeeping:
         self._seen_us: dict[int, int] = {}
 
     def primary(self) -> None:
-        """Start the timers in a view that decides. All idle times start at zero.
+        """Start the timers when a view begins to decide. The idle times of all producers start at zero.
 
-        If there are records after the last tick, order a tick at once.
+        If the log has records after the last tick, order a tick at once.
         """
         now_us = self._outbox.now.mono_us
         self._since_us, self._seen_us = now_us, {}
@@ -51,23 +51,23 @@ class Housekeeping:
         self.deadline_us = min(due, default=None)
 
     def ordered(self) -> None:
-        """Start the tick interval at the end of a step that ordered the first records after a tick."""
-        # While no records arrive, no interval runs and no tick is ordered (order, O34).
+        """Schedule the next tick, if this step has ordered the first records after the last tick."""
+        # Without new records, no tick is scheduled, so an idle log gets no ticks (order, O34).
         if self._received.dirty and self._tick_us is None and self._active:
             self._tick_us = self._outbox.now.mono_us + self._config.tick_interval_us
             self._arm()
 
     def producer_seen(self, producer: int) -> None:
-        """Restart the producer's idle time, because a frame of the producer was decided."""
+        """Reset the producer's idle time, because a frame of the producer was decided in the ordered log."""
         self._seen_us[producer] = self._outbox.now.mono_us
 
     def lane_producer_seen(self, producer: int) -> None:
-        """Restart the producer's idle time, because a frame of the producer was decided in a lane."""
+        """Reset the producer's idle time, because a frame of the producer was decided in a lane."""
         if producer in self._window.state.producers:
             self.producer_seen(producer)
 
     def forgotten(self, producer: int) -> None:
-        """Delete the idle time of a forgotten producer."""
+        """Delete the idle time of a producer that a FORGET has removed."""
         self._seen_us.pop(producer, None)
 
     @property
@@ -75,17 +75,17 @@ class Housekeeping:
         return self._view_state.primary and self._view_state.coordinating
 
     def on_timer(self) -> None:
-        """Order the tick and the FORGET that are due."""
+        """Order a tick and a FORGET of idle producers, each if it is due."""
         if not self._active:
             self._tick_us = self._idle_check_us = self.deadline_us = None
             return
         now, crowded = self._outbox.now, self._window.crowded
         if self._tick_us is not None and now.mono_us >= self._tick_us:
-            # A crowded window is reserved for ABORT, VIEW and ROSTER frames, so the tick waits for one more interval.
+            # The last space in a crowded window is reserved for ABORT, VIEW and ROSTER frames, so the tick waits another interval.
             self._tick_us = now.mono_us + self._config.tick_interval_us if crowded else None
             if self._received.dirty and not crowded:
                 received = self._received
-                # If the clock has gone back, the tick repeats the time of the last one, because readers rely on increasing ticks.
+                # If the clock has gone back, the tick repeats the last tick's time, because times of ticks must not decrease.
                 self._sequencer.order_frame(Kind.TICK, TickBody(received.tick + 1, max(received.tick_time, self._wall_us())))
         if self._idle_check_us is not None and now.mono_us >= self._idle_check_us:
             self._idle_check_us = now.mono_us + limits.IDLE_PRODUCER_CHECK_US
@@ -94,12 +94,12 @@ class Housekeeping:
         self._arm()
 
     def _forget(self, now_us: int) -> None:
-        """Order a FORGET of producers without a name, if no frame of them was decided for the idle time."""
-        # A coordinator does not know which producers its predecessor saw, so it first waits for the whole idle time.
+        """Order a FORGET of the producers without a name of which no frame was decided for the idle time."""
+        # A new coordinator does not know which producers were active before, so it first waits for the whole idle time.
         if now_us - self._since_us < self._config.idle_producer_us or self._view_state.closed is not None:
             return
         idle = []
-        # The TXN of staged batches follows only at the end of a micro-batch, which may take long (order, O26).
+        # A producer with staged batches gets more time, because its TXN may follow much later, after a micro-batch (order, O26).
         stages = {staged.producer for staged in self._window.state.staged.values()}
         for number, producer in self._window.state.producers.items():
             # A named producer may return after any time, so only an operator deletes it.
@@ -114,16 +114,16 @@ class Housekeeping:
             self._sequencer.forget(idle)
 
     def trim(self, starts: Sequence[tuple[int, int]], up_to: int) -> None:
-        """Order a TRIM with the last of `starts` (position, offset of the first record) that is decided and at most `up_to` + 1.
+        """Order a TRIM to the last of `starts` (position, offset of the first record) that is decided and at most `up_to` + 1.
 
-        If no TRIM is possible now, nothing is ordered, because the disk repeats its proposal.
+        If no TRIM is possible now, order nothing. Retention repeats its proposal.
         """
         window, received = self._window, self._received
         if not self._active or self._view_state.draining or window.crowded:
             return
-        # `up_to` is the position up to which every voter holds the log, unless retention forces the trim (log, D27).
+        # Every voter holds the log up to `up_to`, unless retention forces the trim (log, D27).
         last = min(up_to + 1, window.frontier)
-        # The log must begin at a segment, because retention removes whole files.
+        # The log must begin at the start of a segment, because retention removes whole files.
         good = [start for start in starts if received.start < start[0] <= last]
         if good:
             self._sequencer.order_frame(Kind.TRIM, TrimBody(*max(good)))

@@ -1,4 +1,4 @@
-"""The *order* layer: passes events, messages and decided frames to the parts of *order* (protocol/order)."""
+"""The *order* layer: passes events, messages and decided frames to the parts of the layer (protocol/order)."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ class Ordering:
     """Forwards client batches and requests, assigns positions as coordinator, and receives ordered frames as member.
 
     Attributes:
-        low: reason why the disk accepts no new frames; empty if it accepts them.
-        sequencer: assigns positions, also to the frames of other layers.
+        low: reason why this gateway's disk accepts no new frames; empty if the disk accepts them.
+        sequencer: assigns positions to batches, and to the frames of other layers.
         forward: batches of this gateway's clients whose outcome is not decided.
         requests: requests of this gateway's clients that wait for an answer.
         receiver: appends frames in sequence, and holds back frames that arrive too early.
@@ -53,7 +53,7 @@ class Ordering:
         self.forward.flush()
 
     def submit(self, event: Submitted) -> None:
-        """Queue a client's batches. A later `forward.flush` sends the batches of several clients together."""
+        """Queue a client's batches. The next call of `forward.flush` sends the batches of all clients together."""
         closed = self._closed()
         if closed:
             self.forward.refuse(event.session, event.frames, *closed)
@@ -79,7 +79,7 @@ class Ordering:
             return self._view_state.closed
         if not self._view_state.primary and not self._view_state.pausing:
             return "not_primary", f"{NO_VIEW}; send again to this gateway or to another one"
-        # The coordinator would deny the request too, but only after this gateway has reported its low disk.
+        # The coordinator refuses new messages only after this gateway has reported its low disk, so this gateway refuses them now.
         if self.low:
             return "space", f"no space for new messages ({self.low}); reads continue; send again when the disk has free space"
         return None
@@ -92,17 +92,20 @@ class Ordering:
     # Members
 
     def on_message(self, sender: int, message: Forward | Asking | Order | Echo | Resend | Refuse | Deny) -> None:
-        """Pass a message to its part. Ignore messages of another view, and of a member that may not send them."""
+        """Pass a message to the part that handles its type.
+
+        Ignore messages of other views, and messages that their sender must not send.
+        """
         view_state = self._view_state
         if isinstance(message, Order):
             self.receiver.on_order(sender, message)
         elif isinstance(message, Echo):
             self.receiver.on_echo(sender, message)
-        # Before its VIEW frame is decided, a view orders no client messages.
+        # A view orders no client messages before its VIEW frame is decided.
         elif not view_state.primary or not view_state.current(message.view) or sender not in view_state.members:
             return
         elif isinstance(message, Forward):
-            # A coordinator that hands over orders nothing, and the origins send their batches again to the next coordinator.
+            # A coordinator that is about to leave orders nothing. The origins send their batches again to the next coordinator.
             if view_state.coordinating and not view_state.draining:
                 self.sequencer.on_forward(sender, message.frames)
         elif isinstance(message, Asking):
@@ -119,7 +122,7 @@ class Ordering:
     # The log
 
     def decided(self, run: tuple[Frame, ...], offsets: tuple[int, ...], void: frozenset[int]) -> None:
-        """Answer the clients of a decided run, and continue with requests and batches that waited for its producers."""
+        """Answer the clients of a decided run, and order requests and batches that waited for the decision of its frames."""
         invariant(run[-1].position == self._window.frontier, "a decided run does not end at the frontier")
         lines, forward = self.received.lines, self.forward
         resolved: dict[int, ProducerLine] = {}
@@ -132,7 +135,7 @@ class Ordering:
                 self._frame_decided(frame, resolved, aborts)
                 number = -1
                 continue
-            # Looking up the producer once for consecutive frames keeps this loop fast.
+            # Consecutive frames of one producer share one lookup, which keeps this loop fast.
             if frame.producer != number or frame.epoch != epoch:
                 number, epoch = frame.producer, frame.epoch
                 line = lines.get(number)
@@ -144,10 +147,10 @@ class Ordering:
                 resolved[number] = line
             if frame.transactional:
                 self.received.stage_decided(frame)
-            # A staged batch has no offset before its TXN, so its receipt contains the position, which the TXN names (order, O29).
+            # A staged batch has no offset yet, so its receipt contains the position, which the client's TXN repeats (order, O29).
             if queue is not None and queue.frames and frame.position not in void:
                 forward.committed(queue, frame, frame.position if frame.staged else offset)
-        # Aborts are answered after the whole run, because a later ABORT of the same epoch may void more batches.
+        # Clients of aborted batches get answers after the whole run, because a later ABORT may void more batches of the epoch.
         for frame in aborts.values():
             self._aborted(frame)
         for line in resolved.values():
@@ -176,7 +179,7 @@ class Ordering:
             if kind == Kind.EPOCH:
                 if line.state is LineState.OPENING and line.epoch == frame.epoch:
                     line.on(LineInput.EPOCH_DECIDED)
-                # An aborted batch must get its real outcome (Aborted), before the new epoch answers all others with Fenced.
+                # Aborted batches must get the answer Aborted before the new epoch answers all remaining batches with Fenced.
                 if frame.producer in aborts:
                     self._aborted(aborts.pop(frame.producer))
                 self.forward.fenced(frame.producer, frame.epoch)
@@ -206,9 +209,9 @@ class Ordering:
         self.requests.log_replaced()
 
     def append_adopted(self, frames: Sequence[Frame]) -> tuple[int, str]:
-        """Apply frames of another member's log to the received-table, before they are written.
+        """Apply frames of another member's log to the received-table, before the frames are written.
 
-        Return the number of valid frames, and the reason why the next one is invalid.
+        Return the number of valid frames, and the reason why the next frame is invalid.
         """
         for appended, frame in enumerate(frames):
             try:
@@ -218,27 +221,27 @@ class Ordering:
         return len(frames), ""
 
     def ended(self) -> None:
-        """End the view: delete the requests that wait at this coordinator, because their origins repeat them."""
+        """End the view, and delete the requests that wait at this coordinator. Their origins repeat them in the next view."""
         self.sequencer.installed()
 
     def installed(self) -> None:
-        """Begin an installed view without the buffered frames and waiting requests of the previous view."""
+        """Begin an installed view: delete the buffered frames and waiting requests of the previous view."""
         self.sequencer.installed()
         self.receiver.installed()
 
     def primary(self) -> None:
-        """Begin to order new messages, after all waiting batches have been sent again to the coordinator (order, O9)."""
+        """Send all waiting batches and requests to the coordinator of the view, before any new message (order, O9)."""
         self.forward.installed()
         self.requests.installed()
         self.housekeeping.primary()
 
     def end_of_step(self) -> bool:
-        """Send the frames that this step ordered to the members. Return True if there were any."""
+        """Send the frames that this step ordered to the members. Return False if the step ordered no frames."""
         self.housekeeping.ordered()
         return self.sequencer.publish()
 
     def beat(self) -> None:
-        """Run one heartbeat: send unanswered batches and requests again."""
+        """Run one heartbeat: repeat batches and requests that got no answer."""
         if self._view_state.primary and self._view_state.current(self._view_state.view):
             self.forward.beat()
             self.requests.beat()

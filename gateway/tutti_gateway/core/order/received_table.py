@@ -1,8 +1,9 @@
 """The received-table: the state at the end of the log, with all undecided frames applied (protocol/order, O25).
 
-The table stores a line only for producers with undecided frames, and reads the other producers from the decided `LogState`. A line
-is removed when the producer's last frame is decided, so the decided state is never copied. After a start or a truncation, `rebuild`
-computes the table from the frames. A property test compares the incremental and the rebuilt table with `LogState.apply`.
+The table stores an entry (a *line*) only for producers with undecided frames. For all other producers, it uses the decided
+`LogState`. A line is removed when the producer's last frame is decided, so the table never copies the decided state. After a start
+or a truncation, `rebuild` computes the table from the frames. A property test compares the incremental and the rebuilt table with
+`LogState.apply`.
 """
 
 from __future__ import annotations
@@ -47,8 +48,8 @@ class LineInput(enum.Enum):
     ABORT = "ABORT ordered"
 
 
-#: Absent transitions cannot happen: a batch in a closed epoch, or an ABORT in an epoch without a batch.
-#: A batch may arrive before the CONFIRM of its EPOCH. The batch proves the decision, because the coordinator orders it only then.
+#: Two transitions are absent, because they cannot happen: a batch in a closed epoch, and an ABORT in an epoch without a batch.
+#: The coordinator orders a batch only after the EPOCH is decided, so a batch proves that decision even before the CONFIRM arrives.
 LINE: dict[tuple[LineState, LineInput], LineState] = {
     (LineState.OPEN, LineInput.BATCH): LineState.OPEN,
     (LineState.OPEN, LineInput.EPOCH): LineState.OPENING,
@@ -62,7 +63,7 @@ LINE: dict[tuple[LineState, LineInput], LineState] = {
 
 
 class ProducerLine:
-    """Entry of a producer at the end of the log. `undecided` is the number of the producer's undecided frames."""
+    """Entry (line) of a producer at the end of the log. `undecided` is the number of the producer's undecided frames."""
 
     __slots__ = ("epoch", "instance", "name", "number", "progress", "sequence", "state", "undecided")
 
@@ -77,10 +78,10 @@ class ProducerLine:
         self.undecided = 0
 
     def on(self, input_: LineInput) -> None:
-        """Move the line to the next state of the table `LINE`.
+        """Move the line to its next state in the table `LINE`.
 
         Raises:
-            InvariantViolated: the table has no such transition.
+            InvariantViolated: the table has no transition from the current state for this input.
         """
         after = LINE.get((self.state, input_))
         if after is None:
@@ -88,15 +89,15 @@ class ProducerLine:
         self.state = after
 
     def extend(self, frame: Frame) -> None:
-        """Advance the line by an ordered batch or TXN, which is next in sequence."""
+        """Update the line with an ordered batch or TXN, which must be next in sequence."""
         self.sequence = frame.first_sequence + frame.count - 1
-        # A batch without progress leaves the producer's last progress in force.
+        # A batch without progress does not change the producer's last progress.
         self.progress = frame.progress or self.progress
         self.undecided += 1
 
 
 class Names:
-    """Numbers of producers and topics by name, at a certain position of the log."""
+    """Numbers of producers and topics by name, up to the last frame that `apply` has handled."""
 
     __slots__ = ("_names", "producers", "topics")
 
@@ -106,7 +107,7 @@ class Names:
         self.topics = {topic.name: number for number, topic in state.topics.items()}
 
     def apply(self, frame: Frame) -> None:
-        """Add the name of an EPOCH or TOPIC frame, or remove the names of a FORGET frame."""
+        """Add the name in an EPOCH or TOPIC frame, or remove the names of the producers in a FORGET frame."""
         if frame.kind == Kind.EPOCH:
             name = decode_body(EpochBody, frame.body).name
             self._names[frame.producer] = name
@@ -122,11 +123,12 @@ class ReceivedTable:
     """State of producers, names and readers at the end of the log, with all undecided frames applied.
 
     Attributes:
-        lines: producers with undecided frames, by number.
+        lines: lines of the producers with undecided frames, by producer number.
         names: numbers of producers and topics by name.
         forgotten: producers that an undecided FORGET removes.
         new_readers: readers whose first offset commit is undecided.
-        next_producer, next_topic, floor, start, tick, tick_time, dirty: as in `LogState`, but with undecided frames applied.
+        next_producer, next_topic, floor, start, tick, tick_time, dirty: values of these fields of `LogState` after all undecided
+            frames.
     """
 
     def __init__(self, state: LogState) -> None:
@@ -139,7 +141,7 @@ class ReceivedTable:
         self.lines: dict[int, ProducerLine] = {}
         self.names = Names(state)
         self.forgotten: dict[int, None] = {}
-        self._commits: dict[str, int] = {}  # reader -> position of its last offset commit, if that commit is after `_begin`
+        self._commits: dict[str, int] = {}  # reader -> position of its last offset commit, if `apply` has seen that commit
         self._begin = state.position
         self.new_readers: dict[str, None] = {}
         self._staged: dict[int, Staged] = {}  # undecided staged batches, by position
@@ -151,11 +153,11 @@ class ReceivedTable:
             self.apply(frame)
 
     def line(self, number: int) -> ProducerLine | None:
-        """Return the producer's line; None if the producer is unknown at the end of the log.
+        """Return the producer's line, None if the producer is unknown at the end of the log.
 
         For a producer without undecided frames, the line is computed from the decided state and is not in the table.
         """
-        # An undecided FORGET counts too, because the coordinator orders later frames after it.
+        # Even an undecided FORGET makes the producer unknown, because every new frame comes after that FORGET in the log.
         if number in self.forgotten:
             return None
         line = self.lines.get(number)
@@ -165,7 +167,7 @@ class ReceivedTable:
         if producer is None:
             return None
         line = ProducerLine(number, producer.name, producer.instance, producer.epoch, producer.sequence, producer.progress)
-        # In a closed epoch, only an EPOCH frame may follow, and not a batch (order, O23).
+        # An epoch that an ABORT has closed accepts no further batch, so the producer needs a new EPOCH (order, O23).
         if producer.closed:
             line.state = LineState.CLOSED
         return line
@@ -203,25 +205,25 @@ class ReceivedTable:
             self.dirty = True
 
     def stage(self, frame: Frame) -> None:
-        """Store an ordered staged batch, or the TXN that makes staged batches visible, until it is decided."""
+        """Store an ordered staged batch, or a TXN that makes staged batches visible, until the frame is decided."""
         if frame.staged:
             self._staged[frame.position] = staged_of(frame)
         else:
-            # `not_visible` rejects a second TXN that names one of these batches (order, O31).
+            # With these entries, `not_visible` rejects a second TXN that contains one of the batches (order, O31).
             self._visible.update(dict.fromkeys(decode_body(TxnBody, frame.body).staged, frame))
             self.dirty = True
 
     @property
     def staged_count(self) -> int:
-        """Number of staged batches that no TXN has made visible, undecided ones included."""
+        """Number of staged batches, decided or not, that no TXN has made visible."""
         return len(self._state.staged) + len(self._staged) - len(self._visible)
 
     def not_visible(self, frame: Frame, decided: bool = False) -> str:
         """Return the reason why a TXN cannot make its batches visible at the end of the log; empty if it can.
 
         Args:
-            frame: the TXN.
-            decided: if True, each batch must be decided in this log. The coordinator requires this, because an ABORT may void
+            frame: the TXN frame.
+            decided: True if each batch must be decided in this log. The coordinator passes True, because an ABORT may void
                 undecided batches.
 
         Raises:
@@ -236,21 +238,21 @@ class ReceivedTable:
         batches: list[Staged] = []
         for position, count in zip(body.staged, body.counts, strict=True):
             staged = undecided.get(position) or self._state.staged.get(position)
-            # A staged batch no longer counts after the next epoch of its producer, or after a TRIM beyond it (order, O29 and O33).
+            # A new epoch of the producer, or a TRIM beyond the position, makes a staged batch invalid (order, O29 and O33).
             line = None if staged is None or position in self._visible else self.line(staged.producer)
             if staged is None or line is None or line.epoch != staged.epoch or position < self.start:
                 return f"nothing is staged at position {position}, or no longer"
             if staged.count != count:
                 return f"there are not {count} records staged at position {position}"
             batches.append(staged)
-        # Readers plan by the header of a TXN, so it must agree with the batches that the TXN makes visible.
+        # Readers plan their reads by the header of a TXN, so the header must agree with the batches that the TXN makes visible.
         header = frame.topic, frame.count, frame.min_timestamp, frame.max_timestamp
         first, last = min(staged.first_time for staged in batches), max(staged.last_time for staged in batches)
         fits = header == (batches[0].topic, sum(body.counts), first, last)
         return "" if fits else "the header has another first topic, count, first or last time than the staged batches"
 
     def stage_decided(self, frame: Frame) -> None:
-        """Delete a decided staged batch or TXN from the table, because the decided `LogState` contains its effect."""
+        """Delete a decided staged batch or TXN from the table, because the decided `LogState` now contains its effect."""
         if frame.staged:
             self._staged.pop(frame.position, None)
         else:
@@ -268,14 +270,14 @@ class ReceivedTable:
             f"{frame!r} aborts from {body.position} on and goes back to epoch {entry.epoch}, sequence {entry.sequence}; "
             f"the table has epoch {line.epoch} ({line.state.value}), sequence {line.sequence} after {self._state.position}",
         )
-        # An ABORT also voids staged batches, but never a TXN or a batch that a TXN names (order, O31).
+        # An ABORT also voids staged batches, but never a TXN, and never a batch that a TXN makes visible (order, O31).
         void = [at for at, staged in self._staged.items() if at >= body.position and staged.producer == frame.producer]
         _follows(
             not any(at in self._visible for at in void)
             and not any(txn.producer == frame.producer and txn.position >= body.position for txn in self._visible.values()),
             f"{frame!r} aborts from {body.position} on, but a later TXN exists, or one that makes a later batch visible",
         )
-        # The ABORT contains the producer's entry before the aborted position, and the epoch is closed (atomic, A11).
+        # An ABORT closes the epoch, and restores the producer's state before the aborted position (atomic, A11).
         line.on(LineInput.ABORT)
         self.lines[line.number] = line
         line.instance, line.epoch = entry.instance, entry.epoch
@@ -287,12 +289,12 @@ class ReceivedTable:
     def _tick(self, frame: Frame) -> None:
         body = decode_body(TickBody, frame.body)
         _follows(body.number == self.tick + 1, f"tick {body.number} cannot follow tick {self.tick}")
-        # Readers rely on ticks that never go back in time.
+        # Readers rely on the rule that the time of a tick is never below that of an earlier tick.
         _follows(self.tick_time <= body.time_us <= limits.POSITION_MAX, f"the time of tick {body.number} goes back")
         self.tick, self.tick_time, self.dirty = body.number, body.time_us, False
 
     def _trim(self, frame: Frame) -> None:
-        # A log that begins with a snapshot may start after the position of a TRIM, so a lower position is not an error.
+        # If this log begins with a snapshot, its start may already be higher than the position in the TRIM, which is no error.
         body = decode_body(TrimBody, frame.body)
         _follows(
             0 < body.position < frame.position and 0 <= body.offset <= limits.POSITION_MAX,
@@ -328,16 +330,16 @@ class ReceivedTable:
             f"{frame!r} does not name valid voters",
         )
         _follows(
-            # A ROSTER with another uuid or group belongs to a different log.
+            # A ROSTER that contains another uuid or group belongs to another log.
             len(body.log) == _LOG_BYTES and (not state.log or (state.log, state.group) == (body.log, body.group)),
             f"{frame!r} belongs to log {body.log.hex()} of group {body.group!r}",
         )
 
     def last_commit(self, reader: str) -> int:
-        """Return an upper bound for the position of the reader's last offset commit; 0 if the reader has none.
+        """Return the position of the reader's last offset commit, 0 if the reader has none.
 
-        For a commit from before the last `rebuild`, the result is the frontier at that rebuild, because the exact position is
-        unknown.
+        For a commit that was decided before the last `rebuild`, the exact position is unknown, so the result is an upper bound: the
+        frontier at that rebuild.
         """
         return self._commits.get(reader, self._begin if reader in self._state.readers else 0)
 
@@ -348,7 +350,7 @@ class ReceivedTable:
     def _known(self, frame: Frame) -> ProducerLine:
         line = self.line(frame.producer)
         if line is None:
-            raise FormatError(f"{frame!r} names a producer that the log does not know")
+            raise FormatError(f"{frame!r} belongs to a producer that is not in the log")
         return line
 
     def _epoch(self, frame: Frame) -> None:
@@ -356,7 +358,7 @@ class ReceivedTable:
         line = self.line(frame.producer)
         if line is None:
             _follows(frame.producer == self.next_producer, f"{frame!r} is not producer {self.next_producer}")
-            # An epoch at or below the floor may come from a late request that would create a forgotten producer again (order, O26).
+            # A late request could create a forgotten producer again, but its epoch is at or below the floor (order, O26).
             _follows(frame.epoch > self.floor, f"epoch {frame.epoch} is not above the floor {self.floor}")
             # A new producer has sent nothing, so its first sequence is 1.
             _follows(not body.sequence, f"{frame!r} is a new producer, but begins after sequence {body.sequence}")
@@ -368,7 +370,7 @@ class ReceivedTable:
             _follows(body.name == line.name, f"{frame!r} calls {line.name!r} {body.name!r}")
             _follows(frame.epoch > line.epoch, f"{frame!r} begins an epoch that is not above {line.epoch}")
             _follows(
-                # The new instance continues after these values, so they must agree with the log.
+                # The new instance continues after the sequence and progress in the EPOCH, so these must agree with the log.
                 body.sequence == line.sequence and body.progress == line.progress,
                 f"{frame!r} continues after sequence {body.sequence}, but the table has {line.sequence}",
             )
@@ -417,5 +419,5 @@ def _follows(condition: object, text: str) -> None:
 
 
 def _are_gateways(numbers: Sequence[int]) -> bool:
-    """True if the numbers are one or more different, valid gateway numbers."""
+    """True if the list contains at least one number, and all numbers are distinct, valid gateway numbers."""
     return 0 < len(set(numbers)) == len(numbers) and all(0 < number <= limits.GATEWAY_MAX for number in numbers)

@@ -1,6 +1,6 @@
-"""The member's half of *order*: frames arrive in any order and are appended in sequence (Sambhu 1999, "Members").
+"""The member's half of *order*: frames arrive in any order, and the member appends them in sequence (Sambhu 1999, "Members").
 
-A frame that arrives too early waits in the hold-back queue.
+A frame that arrives before an earlier one waits in the hold-back queue.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ class Receiver:
     """Receives ORDER and ECHO messages of the view's coordinator, and repairs of every member.
 
     Attributes:
-        discarded: number of frames that were corrupt, invalid, of another view, not chained, different from this member's copy, or
-            above the limit. The position of a discarded frame still counts as missing.
-        streamed: the highest position that the coordinator itself sent or announced in this view.
-        highest: the highest position that any member announced in this view.
+        discarded: number of discarded frames. A frame is discarded if it is corrupt, invalid, of another view, above the limit,
+            different from this member's copy, or does not continue the chain. The position of a discarded frame counts as missing.
+        streamed: the highest position that the coordinator itself has sent or announced in this view.
+        highest: the highest position that any member has announced in this view.
     """
 
     def __init__(self, context: Context, received: ReceivedTable, forward: ForwardTable, below: LowerLayer) -> None:
@@ -49,12 +49,12 @@ class Receiver:
         self._buffered_bytes = 0
         self._buffered_bytes_max = context.config.undecided_bytes_max + limits.BUFFERED_MORE_BYTES_MAX
         undecided_bytes = max(context.config.undecided_bytes_max, limits.UNDECIDED_BYTES_CONFIG_MIN)
-        # a coordinator with the same configuration never has more undecided bytes than this
+        # A coordinator with the same configuration never has more undecided bytes than this limit.
         self._window_bytes_max = undecided_bytes + limits.BUFFERED_MORE_BYTES_MAX
-        self._gaps: RangeMap[None] = RangeMap()  # positions after the last appended frame, up to `highest`, that are not buffered
+        self._gaps: RangeMap[None] = RangeMap()  # missing positions: neither appended nor buffered, and at most `highest`
         self.discarded = 0
         self.streamed = self.highest = 0
-        self._invalid = ""  # reason for the last rejection of a frame that was next in sequence
+        self._invalid = ""  # reason why the last invalid frame was rejected, until it is reported; otherwise empty
 
     def installed(self) -> None:
         """Delete the buffered frames and gaps of the previous view, because the new view assigns these positions again."""
@@ -63,34 +63,34 @@ class Receiver:
         self.streamed = self.highest = 0
 
     def on_order(self, sender: int, message: Order) -> None:
-        """Buffer or append the coordinator's frames, which arrive with their bodies."""
+        """Buffer or append complete frames from the coordinator."""
         if self._counts(sender, message.view) and message.frames:
             self._accept(sender, message)
             self._stream_reached(message.frames[-1].position)
 
     def on_repair(self, sender: int, message: Repair) -> None:
-        """Handle ordered frames of this view that a member sends again, because another member missed them."""
+        """Buffer or append ordered frames of this view that a member sends as a repair."""
         view_state = self._view_state
-        # A coordinator has ordered all frames itself, so it needs no repair.
+        # The coordinator has ordered all frames of the view, so it needs no repair.
         if view_state.current(message.view) and sender in view_state.others and not view_state.coordinating:
             self._accept(sender, message)
 
     def log_end_reported(self, sender: int, end: int) -> None:
         """Handle a report that the log of a member of this view reaches `end`. Missing frames up to `end` are lost or late.
 
-        A report is ignored if `end` is too far above the last position in this log to be possible.
+        The report is ignored if `end` is so far above the last position in this log that it must be wrong.
         """
         view_state = self._view_state
         if not view_state.coordinating and end <= self._window.end + limits.BUFFERED_FRAMES_MAX:
             self._announce(end)
-            # Messages of the coordinator arrive in order, so its frames up to the reported end should have arrived (repair, R2).
+            # Messages of the coordinator arrive in order, so its frames up to `end` have arrived or are lost (repair, R2).
             if sender == view_state.coordinator:
                 self._stream_reached(end)
 
     def _accept(self, sender: int, message: Order | Repair) -> None:
         view = self._view_state.view
         for frame in message.frames:
-            # A frame of another view may come from a log that was truncated, so its position may now hold a different frame.
+            # A frame of another view may be from a truncated log, and this view may have a different frame at that position.
             if frame.view != view:
                 self.discarded += 1
             elif payload_intact(frame):
@@ -101,7 +101,7 @@ class Receiver:
         self._report_invalid(sender, message)
 
     def on_echo(self, sender: int, message: Echo) -> None:
-        """Handle headers of this member's own batches, whose bodies are in the forward-table."""
+        """Handle headers of ordered batches from this member, and take the bodies from the forward-table."""
         if not self._counts(sender, message.view):
             return
         for at in range(0, len(message.headers), HEADER_SIZE):
@@ -114,10 +114,10 @@ class Receiver:
             if echoed.view != message.view:
                 self.discarded += 1
             elif own is None or own.body_crc != echoed.body_crc or own.body_length != echoed.body_length:
-                # The producer sent different records under this sequence to another gateway, so repair must fetch the body.
+                # The producer has sent other records with this sequence through another gateway, so repair must fetch the body.
                 self._missed(echoed.position)
             else:
-                # With an equal CRC and length, this member's copy is the body that was ordered (order, O10).
+                # If CRC and length are equal, this member's copy is the body that was ordered (order, O10).
                 echoed.body, echoed.progress = own.body, own.progress
                 self._buffer(echoed)
             self._stream_reached(echoed.position)
@@ -133,32 +133,32 @@ class Receiver:
         if position <= self._window.end or position in self._buffered:
             return
         full = self._buffered_bytes > self._buffered_bytes_max
-        # All buffered frames wait for the next frame in sequence, so that frame is accepted even above the limit.
+        # Even above the limit, the next frame in sequence is accepted, because all buffered frames wait for that frame.
         if position > self._window.end + (1 if full else limits.BUFFERED_FRAMES_MAX):
             self._missed(position)
             return
         if position <= self.highest:
             self._gaps.remove(position, position)
-        else:  # positions have no gaps, so a frame shows that all earlier ones exist (repair, R1)
+        else:  # the log has no gaps, so a frame at a position proves that frames at all earlier positions exist (repair, R1)
             self._announce(position - 1)
             self.highest = position
         self._buffered[position] = frame
         self._buffered_bytes += weight(frame)
-        # Above the limit, only the next frame in sequence is accepted, and appending it frees memory.
+        # Above the limit, this frame is the next in sequence. Appending it and its successors frees memory.
         if full:
             self._drain()
 
     def _missed(self, position: int) -> None:
-        """Count the frame at the position as missing, so that repair fetches it again."""
+        """Count the frame at the position as missing, so that repair fetches the frame."""
         self._announce(position)
         self.discarded += 1
 
     def _is_plausible(self, position: int) -> bool:
-        """True if a correct coordinator can have ordered the position, given its limit on undecided frames."""
+        """True if a correct coordinator, which limits undecided frames, can have ordered a frame at the position."""
         return position <= self._window.end + 2 * limits.BUFFERED_FRAMES_MAX
 
     def _stream_reached(self, position: int) -> None:
-        """Advance `streamed` to the position, unless the position is too high to be possible."""
+        """Advance `streamed` to the position, unless the position is so high that it must be wrong."""
         if position > self.streamed and self._is_plausible(position):
             self.streamed = position
 
@@ -170,23 +170,23 @@ class Receiver:
             self.highest = end
 
     def decided(self) -> None:
-        """Append buffered frames, because the frontier has moved and the window has space again."""
+        """Append buffered frames after the frontier has moved, because the window may have space again."""
         if self._buffered and self._view_state.current(self._view_state.view):
             self._drain()
 
     def _window_space(self) -> tuple[int, int]:
-        """Return how many frames, and approximately how many bytes, this member can append before further frames are decided.
+        """Return the free space in the window of undecided frames: a number of frames, and an approximate number of bytes.
 
-        The coordinator obeys the same limit according to its own frontier. A member that receives frames but no CONFIRM reaches the
-        limit first, and then neither appends nor votes. Without its votes, the coordinator decides nothing until the member has
-        received the missing CONFIRM (protocol/atomic, A4).
+        The coordinator has the same limit, but counts from its own frontier. A member that receives frames but no CONFIRM reaches
+        the limit first, and then neither appends nor votes. Without that member's votes, the coordinator decides nothing until the
+        member has received the missing CONFIRM (protocol/atomic, A4).
         """
         return common_limits.UNDECIDED_FRAMES_MAX - len(self._window.frames), self._window_bytes_max - self._window.bytes
 
     def _drain(self) -> None:
-        """Append frames in sequence while the window has space.
+        """Append buffered frames in sequence while the window has space.
 
-        A VIEW frame is appended even if the window is full, because its decision decides all earlier frames and frees the window.
+        A VIEW frame is appended even to a full window, because its decision decides all earlier frames and so frees the window.
         """
         buffered, end, chain = self._buffered, self._window.end, self._window.chain
         free_frames, free_bytes = self._window_space()
@@ -199,7 +199,7 @@ class Receiver:
             size = weight(frame)
             self._buffered_bytes -= size
             free_bytes -= size
-            # A frame that does not continue the chain may come from a truncated log, so the right frame is requested.
+            # A frame that does not continue the chain may be from a truncated log, so it counts as missing and is requested again.
             if not chained(frame, chain):
                 self._gaps.put(end + 1, end + 1, None)
                 self.discarded += 1
@@ -219,17 +219,17 @@ class Receiver:
     def _report_invalid(self, sender: int, message: Order | Repair | Echo) -> None:
         """Report a frame that continues the chain but is invalid. The frame is not appended, and repair requests it again.
 
-        Either the coordinator or this member is wrong, and one message does not show which, so no member halts. This member does
-        not vote for the frame or for later ones. The next view excludes this member, which then copies the log that the others
-        decide.
+        A single message does not show whether the coordinator or this member is wrong, so no member halts. This member votes
+        neither for that frame nor for later frames, so the next view excludes this member. The excluded member then copies the log
+        that the other members decide.
         """
         if self._invalid:
             self._outbox.drop(message, sender, self._invalid)
             self._invalid = ""
 
     def missing(self) -> list[Range]:
-        """Return the lowest ranges of announced positions that this member lacks and that repair must request."""
-        # While the window of a view that decides is full, requested frames could not be appended.
+        """Return the lowest ranges of missing positions that repair must request."""
+        # If the window of a view that decides is full, this member could not append the frames, so it requests none.
         if not self._gaps or (self._view_state.primary and min(self._window_space()) <= 0):
             return []
         return [(first, last) for first, last, _ in self._gaps.lowest(limits.REPAIR_RANGES_MAX)]

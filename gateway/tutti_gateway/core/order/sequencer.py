@@ -1,5 +1,6 @@
-"""The coordinator's half of *order*: the coordinator assigns one position to every frame (Sambhu 1999; Ban 2005; protocol/order,
-O8).
+"""The coordinator's half of *order*: the coordinator assigns one position to every frame (protocol/order, O8).
+
+Sources: Sambhu 1999, Ban 2005.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ class LowerLayer(Protocol):
 
     @property
     def low(self) -> str:
-        """Reason why no batch can be ordered; empty if batches can be ordered."""
+        """Reason why no batch can be ordered (a member's disk is low); empty if batches can be ordered."""
 
     def append(self, frames: Sequence[Frame]) -> None:
         """Append the next frames of the log to the window of undecided frames."""
@@ -45,26 +46,26 @@ class Sequencer:
         self._received = received
         self._below = below
         self._ordered: list[Frame] = []
-        # producer -> origin -> epoch of the batches to request again (RESEND) when all frames of the producer are decided
+        # producer -> origin -> epoch of rejected batches, which are requested again when the producer's frames are decided
         self._to_resend: dict[int, dict[int, int]] = {}
-        self._epochs: dict[int, list[tuple[int, AskEpoch]]] = {}  # producer -> (origin, request) of the waiting epoch requests
+        self._epochs: dict[int, list[tuple[int, AskEpoch]]] = {}  # producer -> (origin, request) of each waiting epoch request
         self._epochs_count = 0
         self._window_was_full = False
 
     def installed(self) -> None:
-        """Delete all waiting requests at the begin or end of a view, because the origins send them again."""
+        """Delete all waiting requests when a view begins or ends, because the origins send them again."""
         self._ordered, self._to_resend, self._epochs, self._epochs_count, self._window_was_full = [], {}, {}, 0, False
 
     def busy(self, number: int) -> bool:
-        """True if a frame of the producer is undecided, or if rejected batches of the producer will arrive again."""
+        """True if a frame of the producer is undecided, or if this coordinator will request rejected batches of it again."""
         return number in self._received.lines or number in self._to_resend
 
     # Batches
 
     def on_forward(self, origin: int, frames: tuple[Frame, ...]) -> None:
-        """Order the batches that are next in sequence, and handle the others as the decision table says."""
+        """Order the forwarded batches that are next in sequence, and handle the other batches by the table `VERDICT`."""
         window, received = self._window, self._received
-        # A member with a low disk would vote NO, and each NO costs an ABORT, so no batch is ordered meanwhile (atomic, A9).
+        # A member with a low disk votes NO to each batch, which costs an ABORT, so no batch is ordered (atomic, A9).
         if self._below.low:
             self._no_space(origin, frames, self._below.low)
             return
@@ -75,10 +76,10 @@ class Sequencer:
         number = -1
         line: ProducerLine | None = None
         awaited = False
-        if origin != self._view_state.me:  # this gateway's own batches were validated when they arrived
+        if origin != self._view_state.me:  # batches of this gateway's clients were validated at their arrival
             frames = tuple(filter(self._is_good, frames))
         for frame in frames:
-            # Looking up the line once for consecutive batches of a producer keeps this loop fast.
+            # Consecutive batches of one producer share one lookup, which keeps this loop fast.
             if frame.producer != number:
                 number = frame.producer
                 line, awaited = received.line(number), number in self._epochs
@@ -96,7 +97,7 @@ class Sequencer:
             transactional = frame.transactional
             if transactional and not self._may_stage(origin, frame, line):
                 continue
-            if not line.undecided:  # `received.line` returned a line that is not in the table yet
+            if not line.undecided:  # the table contains only lines with undecided frames, so this line is added now
                 received.lines[number] = line
             end += 1
             frame.origin = origin
@@ -114,14 +115,15 @@ class Sequencer:
             self._ordered += ordered
 
     def _is_good(self, frame: Frame) -> bool:
-        """True if a batch of another gateway is valid by itself: its fields, its topic, and its checksums."""
+        """True if the fields, the topic and the checksums of another gateway's batch are valid."""
         return not batch(frame) and self._received.topic_known(frame.topic) and payload_intact(frame)
 
     def _may_stage(self, origin: int, frame: Frame, line: ProducerLine) -> bool:
-        """True if a staged batch, or a TXN that makes staged batches visible, may be ordered. Otherwise, refuse it or let it wait.
+        """True if a staged batch, or a TXN that makes staged batches visible, may be ordered now.
 
-        A TXN waits until all frames of its producer are decided, and names only decided batches. An ABORT can therefore never void
-        a TXN or a part of one (protocol/order, O31).
+        If the frame must not be ordered now, this method refuses it, or requests it again later. A TXN must wait until all frames
+        of its producer are decided, and may contain only decided batches, so an ABORT never voids a TXN or a part of it
+        (protocol/order, O31).
         """
         received, code, reason = self._received, "", ""
         if frame.kind != Kind.TXN:
@@ -152,9 +154,9 @@ class Sequencer:
             self._outbox.send(origin, Refuse(view, frame.producer, frame.epoch, frame.first_sequence, "space", reason, True))
 
     def _judge(self, origin: int, frame: Frame, line: ProducerLine | None) -> None:
-        """Ignore, refuse or request again a batch that cannot be ordered now."""
+        """Ignore or refuse a batch that cannot be ordered now, or request it again later."""
         if line is None:
-            return  # the producer was forgotten, and the FORGET in the log gives the origin its answer
+            return  # the producer was forgotten, and the origin answers its client from the FORGET in its log
         how = relation(frame.epoch, frame.first_sequence, frame.last_sequence, line.epoch, line.sequence)
         verdict = VERDICT[seen(line.state, line.number in self._epochs), how]
         if verdict is Verdict.REFUSE:
@@ -164,20 +166,20 @@ class Sequencer:
                 Refuse(self._view_state.view, frame.producer, frame.epoch, frame.first_sequence, "epoch", reason, False),
             )
         elif verdict is not Verdict.IGNORE:
-            # With the verdict ORDER, only the full window prevents the batch, which is requested again when space is free.
+            # The verdict ORDER means that only a full window prevents the batch, so the window's next free space triggers a RESEND.
             self._window_was_full = self._window_was_full or verdict is Verdict.ORDER
             self._to_resend.setdefault(frame.producer, {})[origin] = frame.epoch
             if not line.undecided:
                 self._request_resend(line)
 
     def _request_resend(self, line: ProducerLine) -> None:
-        """Request rejected batches of a producer from their origins, or wait if the window is full.
+        """Request rejected batches of a producer from their origins again, or wait if the window is full.
 
-        All frames of the producer are decided, so the sequence in the request cannot be taken back by a view change.
+        All frames of the producer are decided, so no view change can undo the sequence in the request.
         """
         if line.state is not LineState.OPEN:
-            self._to_resend.pop(line.number, None)  # the epoch has ended, and the log gives the origins the outcome
-        # With a full window, the coordinator would reject the batches again.
+            self._to_resend.pop(line.number, None)  # the epoch has ended, and the origins find the outcome in their logs
+        # If the window were still full, the coordinator would have to reject the batches again.
         elif self._window.full or self._below.low:
             self._window_was_full = True
         else:
@@ -191,7 +193,7 @@ class Sequencer:
     def order_frame(
         self, kind: Kind, body: msgspec.Struct, *, origin: int = 0, producer: int = 0, epoch: int = 0, topic: int = 0
     ) -> Frame:
-        """Order a frame that is not a batch, and return it. `origin` is the gateway that requested it (default: this member)."""
+        """Order a frame that is not a batch, and return the frame. `origin` is the gateway that requested it, 0 for this member."""
         invariant(self._view_state.coordinating, f"a {kind.name} is ordered by a member that does not coordinate")
         frame = Frame(
             kind,
@@ -208,15 +210,15 @@ class Sequencer:
         return frame
 
     def abort(self, frame: Frame, body: AbortBody) -> None:
-        """Order an ABORT that voids a batch and closes its epoch."""
+        """Order an ABORT that voids the batch `frame` and closes the epoch of that batch."""
         self.order_frame(Kind.ABORT, body, producer=frame.producer, epoch=frame.epoch)
 
     # Requests
 
     def on_request(self, origin: int, ask: Ask) -> None:
-        """Order the frame that answers a request, unless the log already holds it or the window is full.
+        """Order the frame that answers a request, unless the log already holds such a frame or the window is full.
 
-        The origin repeats the request until the log or a denial answers it.
+        The origin repeats the request until it finds the answer in its log or gets a denial.
         """
         if self._below.low:
             self._deny(origin, ask, "space", f"no space for new messages: {self._below.low}; reads continue", True)
@@ -245,7 +247,7 @@ class Sequencer:
         if number is None:
             # Without this check, a late copy of a request could create a forgotten producer again (order, O26).
             if ask.epoch <= received.floor:
-                return  # the FORGET that raised the floor gives the origin its answer
+                return  # the origin answers its client when it finds the FORGET that raised the floor in its log
             if self._deny_if_ahead(origin, ask, received.floor):
                 return
             if len(received.names.producers) >= self._config.producers_max:
@@ -258,14 +260,14 @@ class Sequencer:
         line = received.line(number)
         invariant(line is not None, f"producer {number} ({ask.name!r}) has a name but no entry")
         if line is None or line.epoch >= ask.epoch:
-            return  # the EPOCH frame in the log shows the origin which instance has opened the epoch
+            return  # the origin finds the EPOCH frame in its log, and learns from it which instance owns the epoch
         if self._deny_if_ahead(origin, ask, max(line.epoch, received.floor)):
             return
         if not line.undecided:
             self._order_epoch(origin, line, ask)
             return
         waiting = self._epochs.setdefault(number, [])
-        # Origins repeat their requests, and a second entry would only use up the limit.
+        # Origins repeat their requests, so a request that already waits is not stored again.
         if (origin, ask) in waiting:
             return
         if self._epochs_count >= limits.WAITING_EPOCHS_MAX:
@@ -279,15 +281,15 @@ class Sequencer:
                 True,
             )
             return
-        # While a request waits, no batch of the old epoch is ordered, so a busy old instance cannot delay the new one (order, O19).
+        # A waiting request blocks all batches of the old epoch, so a busy old instance cannot delay the new one (order, O19).
         waiting.append((origin, ask))
         self._epochs_count += 1
 
     def _deny_if_ahead(self, origin: int, ask: AskEpoch, before: int) -> bool:
-        """Refuse an epoch that is too far above `before`. Return True if it was refused.
+        """Deny a request for an epoch that is too far above the epoch `before`. Return True if the request was denied.
 
-        Without the limit, one client could use up the epoch numbers of all producers, because a FORGET raises the floor for all of
-        them (protocol/order, O21).
+        Without the limit, one client could use up the epoch numbers of all producers, because a FORGET raises the floor of all
+        producers to the forgotten producer's epoch (protocol/order, O21).
         """
         if ask.epoch <= before + limits.EPOCHS_AHEAD_MAX:
             return False
@@ -303,11 +305,11 @@ class Sequencer:
     def _on_offsets_request(self, origin: int, ask: AskOffsets) -> None:
         state = self._window.state
         if ask.offset > state.next_offset or ask.frontier > state.position:
-            return  # invalid: the coordinator decides first, so no origin has a higher frontier or next offset
+            return  # the coordinator decides first, so a request with a higher frontier or offset than its own is invalid
         known, new = state.readers, self._received.new_readers
         if self._received.last_commit(ask.reader) > ask.frontier:
-            return  # the log holds this commit, or a later one of the reader, and gives the origin its answer
-        # Each reader needs memory in the log state of every gateway, so the number of readers is limited.
+            return  # the log holds this commit or a later one of the reader, so the origin finds its answer in its log
+        # Each reader needs memory at every gateway, so the number of readers is limited.
         if ask.reader not in known and ask.reader not in new and len(known) + len(new) >= limits.READERS_MAX:
             self._deny(origin, ask, "limit", f"the log has the offsets of {limits.READERS_MAX} named readers; use one of them")
             return
@@ -319,8 +321,8 @@ class Sequencer:
         for number in ask.producers:
             line = received.line(number)
             if line is None:
-                continue  # already forgotten; the origin gets its answer when the log has forgotten all producers of the request
-            # A FORGET now would leave the producer's undecided frames without an entry in the received-table.
+                continue  # already forgotten; the origin answers its client when all producers in the request are forgotten
+            # A FORGET must not remove the entry of a producer that still has undecided frames.
             if self.busy(number):
                 self._deny(origin, ask, "busy", f"producer {line.name!r} still sends; fence it first", True)
                 return
@@ -329,19 +331,19 @@ class Sequencer:
             self.forget(numbers, origin)
 
     def forget(self, numbers: Sequence[int], origin: int = 0) -> None:
-        """Order a FORGET of producers, which must have no undecided frames."""
+        """Order a FORGET of producers. None of these producers may have undecided frames."""
         received = self._received
         lines = [line for line in map(received.line, numbers) if line is not None]
         invariant(not any(line.undecided for line in lines), f"producers {numbers} are forgotten with undecided frames")
         epochs = [line.epoch for line in lines]
-        # The floor rejects late requests for the epochs of these producers, so that none of them is created again (order, O26).
+        # The new floor rejects late requests for old epochs, so that no forgotten producer is created again (order, O26).
         body = ForgetBody(tuple(numbers), max([received.floor, *epochs]))
         self.order_frame(Kind.FORGET, body, origin=origin)
 
     # What is decided
 
     def producer_resolved(self, line: ProducerLine) -> None:
-        """Order a waiting epoch, or request rejected batches again, because the producer's last undecided frame is decided."""
+        """After a producer's last undecided frame is decided, order its waiting epoch, or request its rejected batches again."""
         waiting = self._epochs.pop(line.number, None)
         if waiting:
             self._epochs_count -= len(waiting)
@@ -352,7 +354,7 @@ class Sequencer:
             self._request_resend(line)
 
     def space_freed(self) -> None:
-        """Request rejected batches again, if the window was full and has space now."""
+        """Request rejected batches again, if they were rejected because of a full window that now has space."""
         if self._window_was_full and not self._window.full and not self._below.low:
             self._window_was_full = False
             for number in list(self._to_resend):
@@ -365,19 +367,19 @@ class Sequencer:
     # End of a step
 
     def publish(self) -> bool:
-        """Send the frames of this step to all members, and to each origin only the headers of its own batches.
+        """Send the frames that this step ordered to all members. Return False if the step ordered no frames.
 
-        Return True if the step ordered any frames.
+        Each member gets complete frames, but only the headers of batches that the member has forwarded.
         """
         if not self._ordered:
             return False
         ordered, self._ordered = self._ordered, []
-        orders: dict[tuple[int, int], list[Order]] = {}  # run of frames -> messages; a shared message is encoded only once
+        orders: dict[tuple[int, int], list[Order]] = {}  # run -> its messages, shared by members so that each is encoded one time
         for member in self._view_state.others:
             first = 0
             echoed = False
             for index, frame in enumerate(ordered):
-                # The origin has the bodies of its own batches in its forward-table, so headers are enough (order, O10).
+                # An origin has the bodies of its batches in its forward-table, so headers are enough (order, O10).
                 own = frame.kind in SEQUENCED and frame.origin == member
                 if own is not echoed:
                     self._multicast(member, ordered, (first, index), echoed, orders)

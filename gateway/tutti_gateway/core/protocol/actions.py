@@ -2,10 +2,12 @@
 
 The actions of one step are one batch, and the driver must execute them in order (protocol/lifecycle, L2): persist, read (the log
 with its repair, then lanes), send, deliver (the log, then lanes), reply, read index, view installed, suspect, peers, dropped, set
-timer, halt or stopped. Delivery precedes the reply, so a reader that asks after a client got its receipt finds the record.
+timer, halt or stopped. Readers get a record before its client gets the receipt, so a read that starts after the receipt finds the
+record.
 
-Persist is asynchronous: the driver executes the next action at once. The event `Persisted`, or `LanePersisted` for lanes, reports
-that the write is durable. Only after that event, the stack sends votes, promises and receipts that depend on the write.
+The driver does not wait for the write of a Persist, but executes the next action at once. The event `Persisted`, or `LanePersisted`
+for lanes, reports that the write is durable. The stack sends votes, promises and receipts that depend on a write only after that
+event.
 """
 
 from __future__ import annotations
@@ -19,14 +21,16 @@ from tutti_gateway.core.protocol.messages import LaneBegin, Message
 
 
 class Persist(msgspec.Struct, frozen=True, tag="Persist"):
-    """Truncate the log after position `cut` if given, append the frames, and write the hard state if given.
+    """Truncate the log after position `cut`, append `frames`, and write the hard state `scalars`, each only if given.
 
-    The disk reports the completion with `Persisted(token)`. If there is a `snapshot` (a decided LogState as bytes), it first
-    replaces the log, which then begins after the snapshot's position. After a crash, the disk has either the old or the new log.
+    The disk reports the completion of this action with `Persisted(token)`. If a `snapshot` (a decided LogState as bytes) is given,
+    the snapshot first replaces the log, and the new log begins after the snapshot's position. A crash during the replacement leaves
+    either the complete old log or the complete new log on the disk.
 
-    A truncation first lowers the vote mark, and is durable before any later write begins. Hard state is durable before the disk
-    writes frames of the same or a later Persist, and after the frames of earlier ones. The disk writes the hard state together with
-    the frontier that earlier steps delivered. One fsync may complete many Persist actions.
+    Before a truncation, the disk lowers the vote mark. The truncation is durable before any later write begins. The hard state
+    becomes durable after the frames of all earlier Persist actions, and before the disk writes frames of this action or a later
+    one. With the hard state, the disk also writes the frontier that earlier steps delivered. One fsync may complete many Persist
+    actions.
     """
 
     token: int
@@ -39,7 +43,7 @@ class Persist(msgspec.Struct, frozen=True, tag="Persist"):
 class ReadLog(msgspec.Struct, frozen=True, tag="ReadLog"):
     """Read the durable frames `first` to `last` from the log, and report them with `LogRead(token)`.
 
-    The result contains at least one frame, and may end early so that it has at most `limits.FETCH_BYTES` bytes.
+    The result contains at least one frame, and may end before `last` so that it has at most `limits.FETCH_BYTES` bytes.
     """
 
     token: int
@@ -50,8 +54,8 @@ class ReadLog(msgspec.Struct, frozen=True, tag="ReadLog"):
 class ReadSnapshot(msgspec.Struct, frozen=True, tag="ReadSnapshot"):
     """Read a chunk of the snapshot with which the local log begins, and report it with `SnapshotRead(token)`.
 
-    `position` identifies the snapshot; 0 means the current one. The snapshot never ends between a batch and its ABORT. The chunk
-    starts at byte `at` and has at most `limits.FETCH_BYTES` bytes.
+    `position` identifies the snapshot by the last position that it covers; 0 means the current snapshot. A snapshot never ends
+    between a batch and the ABORT that voids the batch. The chunk starts at byte `at` and has at most `limits.FETCH_BYTES` bytes.
     """
 
     token: int
@@ -60,21 +64,22 @@ class ReadSnapshot(msgspec.Struct, frozen=True, tag="ReadSnapshot"):
 
 
 class RepairLog(msgspec.Struct, frozen=True, tag="Mend"):
-    """Write decided frames at positions where this disk lost them, in order from the first position of `LogCorrupt`.
+    """Restore decided frames that this disk lost, in order from the first position that the last `LogCorrupt` reported.
 
-    The frames come from another gateway's log, and the disk writes them only if they continue its chain. A new `LogCorrupt` then
-    reports the positions that are still lost.
+    The frames come from another gateway's log, and the disk writes them only if they continue the chain of this log. Then the
+    disk reports the positions that are still lost in a new `LogCorrupt`.
     """
 
     frames: tuple[Frame, ...]
 
 
 class PersistLane(msgspec.Struct, frozen=True, tag="PersistLane"):
-    """Truncate a lane after position `cut` if given, append the frames, and write the promised `attempt` of the own lane if given.
+    """Truncate a lane after position `cut`, append `frames`, and write the promised `attempt`, each only if given.
 
-    The disk reports the completion with `LanePersisted(token)`. A truncation is durable before any later write begins, and the
-    writes of a lane are executed in order. If there is a `begin`, the disk first replaces the lane by an empty lane that begins
-    after that position, because other gateways have trimmed the earlier part.
+    Only this gateway's own lane has a promised attempt. The disk reports the completion of this action with `LanePersisted(token)`.
+    The disk executes the writes of a lane in order, and makes a truncation durable before any later write begins. If a `begin` is
+    given, the disk first replaces the lane by an empty lane that begins after `begin.position`, because other gateways have trimmed
+    the earlier part.
     """
 
     token: int
@@ -87,7 +92,7 @@ class PersistLane(msgspec.Struct, frozen=True, tag="PersistLane"):
 
 
 class LaneHeld(msgspec.Struct, frozen=True, tag="LaneHeld"):
-    """Allow retention to trim a lane up to the position, up to which every gateway of the roster holds the frames as decided."""
+    """Allow retention to trim a lane up to `position`, because every gateway of the roster holds these frames as decided."""
 
     origin: int
     incarnation: bytes
@@ -95,8 +100,9 @@ class LaneHeld(msgspec.Struct, frozen=True, tag="LaneHeld"):
 
 
 class RepairLane(msgspec.Struct, frozen=True, tag="MendLane"):
-    """Write decided frames of a lane where this disk lost them, in order from the first position of `LaneCorrupt` (see
-    `RepairLog`).
+    """Restore decided frames of a lane that this disk lost, in order from the first position that `LaneCorrupt` reported.
+
+    The disk checks the frames as for `RepairLog`.
     """
 
     origin: int
@@ -107,7 +113,7 @@ class RepairLane(msgspec.Struct, frozen=True, tag="MendLane"):
 class ReadLane(msgspec.Struct, frozen=True, tag="ReadLane"):
     """Read the durable frames `first` to `last` of a lane, and report them with `LaneRead(token)`.
 
-    The result contains at least one frame, and may end early so that it has at most `limits.FETCH_BYTES` bytes.
+    The result contains at least one frame, and may end before `last` so that it has at most `limits.FETCH_BYTES` bytes.
     """
 
     token: int
@@ -118,7 +124,7 @@ class ReadLane(msgspec.Struct, frozen=True, tag="ReadLane"):
 
 
 class Send(msgspec.Struct, frozen=True, tag="Send"):
-    """Send a message to another gateway. `to` is its number."""
+    """Send a message to the gateway with the number `to`."""
 
     to: int
     message: Message
@@ -128,7 +134,7 @@ class Deliver(msgspec.Struct, frozen=True, tag="Deliver"):
     """Deliver a decided run of frames to the readers, in order, and move the frontier to its end.
 
     `offsets[i]` is the offset of the first record in `frames[i]`, or of the next record if that frame contains none. `aborted`
-    holds the positions of the batches in the run that an ABORT voids, whose records are not delivered.
+    holds the positions of batches in the run that an ABORT voids. Readers do not get the records of void batches.
     """
 
     frames: tuple[Frame, ...]
@@ -148,8 +154,9 @@ class LogReplaced(msgspec.Struct, frozen=True, tag="Relearned"):
 
 
 class DeliverUnordered(msgspec.Struct, frozen=True, tag="DeliverUnordered"):
-    """Deliver a decided run of a lane to the readers, in order. `first_offset` is the lane's offset of the first record in the
-    run.
+    """Deliver a decided run of a lane to the readers, in order.
+
+    `first_offset` is the offset in the lane of the first record in the run.
     """
 
     origin: int
@@ -168,8 +175,8 @@ class Reply(msgspec.Struct, frozen=True, tag="Reply"):
 class ReadIndex(msgspec.Struct, frozen=True, tag="ReadIndex"):
     """Answer the event `ReadIndexAsked` with this number.
 
-    `confirmed` is True if this gateway has delivered every frame that was decided when the request arrived. Otherwise this gateway
-    does not know whether a frame is missing.
+    `confirmed` is True if this gateway has delivered every frame that was decided when the request arrived. If `confirmed` is
+    False, this gateway does not know whether its log lacks such a frame.
     """
 
     number: int
@@ -189,13 +196,13 @@ class ViewInstalled(msgspec.Struct, frozen=True, tag="ViewInstalled"):
 
 
 class Peers(msgspec.Struct, frozen=True, tag="Peers"):
-    """Report the other gateways of the group: (number, name, address) of each. The report replaces the previous one."""
+    """Report number, name and address of each other gateway of the group. Each report replaces the previous one."""
 
     peers: tuple[tuple[int, str, str], ...]
 
 
 class Dropped(msgspec.Struct, frozen=True, tag="Dropped"):
-    """Report messages of `kind` from `sender` that were dropped since the last report, with their number and the last reason."""
+    """Report that `count` messages of `kind` from `sender` were dropped since the last report, and why the last one was dropped."""
 
     kind: str
     sender: int
@@ -204,10 +211,10 @@ class Dropped(msgspec.Struct, frozen=True, tag="Dropped"):
 
 
 class Suspect(msgspec.Struct, frozen=True, tag="Suspect"):
-    """Report a member that blocks the group, for the operator and the status.
+    """Report a member that blocks the group, for the log line and the status that the operator sees.
 
-    The member's votes make no progress for the atomic period, or it rejects a frame that it must accept. In a group of one, the
-    report means that the disk does not respond.
+    The member's votes make no progress for the atomic period, or the member rejects a frame that it must accept. In a group of one,
+    the report means that the disk does not respond.
     """
 
     member: int
@@ -215,16 +222,16 @@ class Suspect(msgspec.Struct, frozen=True, tag="Suspect"):
 
 
 class SetTimer(msgspec.Struct, frozen=True, tag="SetTimer"):
-    """Raise the event TimeAdvanced at this time (`Now.mono_us`) or soon after. The timer replaces the previous one."""
+    """Raise the event `TimeAdvanced` when the monotonic clock reaches `at_us`, or soon after. A new timer replaces the old one."""
 
     at_us: int
 
 
 class Halt(msgspec.Struct, frozen=True, tag="Halt"):
-    """Stop taking part in the group, but continue to serve reads. `reason` is for the operator.
+    """Stop taking part in the group, but continue to serve reads. `reason` explains the halt to the operator.
 
-    `out` is True if a forced roster excludes this gateway, whose log may then differ from the group's log. The gateway must not
-    serve its log as the group's log, and must never start with this disk again.
+    `out` is True if a forced roster excludes this gateway. The log of an excluded gateway may differ from the group's log, so the
+    gateway must not serve its log as the group's log, and must never start with this disk again.
     """
 
     reason: str

@@ -1,9 +1,9 @@
 """Encoding of events, actions and messages as bytes, for recorded runs and for the transport.
 
-A frame is encoded as on disk. If it has no position yet, its view, position and header CRC are zero.
+A frame is encoded as on disk. A frame without a position has a view, position and header CRC of zero.
 
-A recorded run leaves out the bodies of batches (*lean* encoding). The stack uses only the length and CRC of such a body, so a
-replay can use substitute bytes with the same length and CRC.
+A recorded run omits the bodies of batches (*lean* encoding). The stack uses only the length and CRC of a batch's body, so a replay
+can use other bytes with the same length and CRC.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def _to_lean(value: Any) -> Any:
 
 
 def _to_lean_whole(value: Any) -> Any:
-    """Like `_to_lean`, but keep a body that does not match its header, so that a replayed stack detects the mismatch too."""
+    """Encode like `_to_lean`, but include a body that does not match its header, so that a replay detects the mismatch too."""
     if isinstance(value, Frame) and value.kind == Kind.BATCH and payload_crc(value.progress, value.body) != value.body_crc:
         return b"".join((value.packed_header(), value.progress, value.body))
     return _to_lean(value)
@@ -87,14 +87,14 @@ def _from_lean(kind: type, value: Any) -> Any:
 
 
 _LEAN_EVENT_ENCODER = msgspec.msgpack.Encoder(enc_hook=_to_lean_whole)
-# A replay compares actions as bytes, so equal sets must be written in the same order.
+# A replay compares the bytes of actions, so the elements of equal sets must be written in the same order.
 _LEAN_ENCODER = msgspec.msgpack.Encoder(enc_hook=_to_lean, order="deterministic")
 _LEAN_EVENTS: msgspec.msgpack.Decoder[Event] = msgspec.msgpack.Decoder(Event, dec_hook=_from_lean)
 _LEAN_ACTIONS: msgspec.msgpack.Decoder[list[Action]] = msgspec.msgpack.Decoder(list[Action], dec_hook=_from_lean)
 
 
 def encode(value: Event | Message | list[Action]) -> bytes:
-    """Return an event, a message, or the actions of a step as bytes."""
+    """Encode an event, a message, or the actions of a step as bytes."""
     return _ENCODER.encode(value)
 
 
@@ -126,29 +126,29 @@ def decode_message(data: bytes) -> Message:
 
 
 def encode_lean_event(event: Event) -> bytes:
-    """Return an event as bytes, without the bodies of batches."""
+    """Encode an event as bytes, without the bodies of batches."""
     return _LEAN_EVENT_ENCODER.encode(event)
 
 
 def encode_lean_actions(actions: Sequence[Action]) -> bytes:
-    """Return the actions of a step as bytes, without the bodies of batches."""
+    """Encode the actions of a step as bytes, without the bodies of batches."""
     return _LEAN_ENCODER.encode(actions)
 
 
 def decode_lean_event(data: Buffer) -> Event:
-    """Return the event in `data`. A body that was left out is replaced by bytes of the same length and CRC.
+    """Return the event in `data`, with each omitted body replaced by bytes of the same length and CRC.
 
     Raises:
-        FormatError: the bytes are not an event of `encode_lean_event`.
+        FormatError: `encode_lean_event` cannot have returned these bytes.
     """
     return _decode(_LEAN_EVENTS, data)
 
 
 def decode_lean_actions(data: Buffer) -> list[Action]:
-    """Return the actions in `data`. A body that was left out is replaced by bytes of the same length and CRC.
+    """Return the actions in `data`, with each omitted body replaced by bytes of the same length and CRC.
 
     Raises:
-        FormatError: the bytes are not actions of `encode_lean_actions`.
+        FormatError: `encode_lean_actions` cannot have returned these bytes.
     """
     return _decode(_LEAN_ACTIONS, data)
 

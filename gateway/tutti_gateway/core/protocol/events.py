@@ -18,7 +18,7 @@ from tutti_gateway.core.protocol.messages import Confirm, Damage, Echo, Forward,
 
 
 class Now(NamedTuple):
-    """The two clocks at an event, in microseconds: `mono_us`, which never goes back, for timers, and `wall_us` (UTC) for ticks."""
+    """Readings of two clocks at an event, in microseconds: the monotonic `mono_us` for timers, and `wall_us` (UTC) for ticks."""
 
     mono_us: int
     wall_us: int
@@ -56,17 +56,17 @@ Lines = dict[int, tuple[int, int]]  # producer -> (epoch, highest sequence in it
 
 
 class LostEnd(msgspec.Struct, frozen=True):
-    """The lost end of this disk's own lane (protocol/lanes, U29).
+    """Description of the frames that this disk lost at the end of this gateway's own lane (protocol/lanes, U29).
 
     Attributes:
-        first: the first lost position.
-        last: the last position that was certainly durable. If `last` is below `first`, the disk has all frames up to `last`, and
-            only later frames may be missing.
+        first: first position in the lane that the disk lost.
+        last: last position in the lane that was certainly durable. If `last` is below `first`, the disk has all frames up to
+            `last`, and only later frames may be missing.
         attempt, chain: attempt and chain value of the frame at `last`.
         promised: the last attempt that this gateway may have begun.
         members: members of the attempt to which the frame before `first` belongs, oldest first; empty if unknown.
         shown: last position that clients or readers have seen; 0 if that position is not above `last`.
-        disks: disks of `members`, in the same order; empty if the VIEW does not name them.
+        disks: incarnations of the disks of `members`, in the same order; empty if the VIEW frame does not contain them.
     """
 
     first: int
@@ -84,15 +84,15 @@ class LaneLog(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         origin, incarnation: number of the lane's origin, and incarnation of the origin's disk.
-        attempt: in this gateway's own lane, the highest attempt ever written; in another lane, the attempt of the last frame; 0
-            without one.
+        attempt: highest attempt that the disk has recorded, if the lane is this gateway's own; otherwise the attempt of the last
+            frame; 0 if there is none.
         position, chain, offset: the last delivered position, its chain value, and the offset of the next record.
         tail: the frames after `position`.
-        lines: in this gateway's own lane, the last epoch and sequence of each producer up to `position`.
-        halted: in this gateway's own lane, the reason why the lane accepts no frames, because decided frames are lost. All fields
-            except `origin` and `incarnation` are then empty.
-        lost: in this gateway's own lane, the lost range after the tail, which other gateways may have; None if nothing is lost. If
-            a range is lost, `attempt` is the attempt of the last frame.
+        lines: last epoch and sequence of each producer up to `position`, if the lane is this gateway's own.
+        halted: reason why this gateway's own lane accepts no frames after a loss of decided frames; empty if it accepts them. If
+            `halted` is set, all fields except `origin` and `incarnation` are empty.
+        lost: the frames after `tail` that the disk lost from this gateway's own lane, and that other gateways may have; None if
+            nothing is lost. If `lost` is set, `attempt` is the attempt of the last frame.
     """
 
     origin: int
@@ -112,12 +112,12 @@ class Recovered(msgspec.Struct, frozen=True):
 
     Attributes:
         log: uuid of the log (16 bytes); empty on a blank disk.
-        scalars: hard state: the promised, accepted and coordinated views.
-        state: the log up to the watermark, which is the last position that is durably known as decided; the stack may change this
-            object.
+        scalars: the hard state, which consists of the promised, accepted and coordinated views.
+        state: state of the log up to the watermark, which is the last position that is durably known as decided. The stack may
+            change this object.
         tail: durable frames after the watermark, in order, which may be undecided.
         damage: positions after `tail`, up to the vote mark, that were durable but cannot be read; None if there are none.
-        lanes: the lanes on the disk.
+        lanes: all lanes that the disk stores.
     """
 
     log: bytes
@@ -129,7 +129,10 @@ class Recovered(msgspec.Struct, frozen=True):
 
 
 class Started(msgspec.Struct, frozen=True, tag="Started"):
-    """The first event of a run. `entropy` is 16 random bytes: the seed of the run, and the uuid of a log that begins with it."""
+    """The gateway has started; this event is the first of a run.
+
+    `entropy` is 16 random bytes: the seed of all random numbers in the run, and the uuid of a log that this run founds.
+    """
 
     identity: Identity
     entropy: bytes
@@ -137,7 +140,7 @@ class Started(msgspec.Struct, frozen=True, tag="Started"):
 
 
 class Submitted(msgspec.Struct, frozen=True, tag="Submitted"):
-    """A client submits batches: validated, without positions, and in the order in which the client sent them."""
+    """A client submits batches, in the order in which it sent them. The batches are validated and have no positions yet."""
 
     session: int
     frames: tuple[Frame, ...]
@@ -154,7 +157,7 @@ class SubmittedUnordered(msgspec.Struct, frozen=True, tag="SubmittedUnordered"):
 
 
 class EpochAsked(msgspec.Struct, frozen=True, tag="EpochAsked"):
-    """A client asks to begin `epoch` of the producer `name` for `instance`."""
+    """A client, whose producer instance is `instance`, asks to begin the epoch `epoch` of the producer `name`."""
 
     session: int
     request: int
@@ -172,7 +175,7 @@ class TopicAsked(msgspec.Struct, frozen=True, tag="TopicAsked"):
 
 
 class OffsetsAsked(msgspec.Struct, frozen=True, tag="OffsetsAsked"):
-    """A named reader commits its offset. The offset may be below the last commit only if `back` is True."""
+    """A named reader commits its offset. If `back` is False, an offset below the reader's last commit is refused."""
 
     session: int
     request: int
@@ -182,7 +185,7 @@ class OffsetsAsked(msgspec.Struct, frozen=True, tag="OffsetsAsked"):
 
 
 class ForgetAsked(msgspec.Struct, frozen=True, tag="ForgetAsked"):
-    """An operator asks the log to forget producers: their state is deleted on all gateways."""
+    """An operator asks to delete the state of the producers `names` on all gateways, through a FORGET frame in the log."""
 
     session: int
     request: int
@@ -190,9 +193,9 @@ class ForgetAsked(msgspec.Struct, frozen=True, tag="ForgetAsked"):
 
 
 class RosterAsked(msgspec.Struct, frozen=True, tag="RosterAsked"):
-    """An operator asks to change one gateway of the roster: `change` is "add", "remove" or "replace" (`AskRoster`).
+    """An operator asks to change one gateway of the roster: `change` is "add", "remove" or "replace" (see `AskRoster`).
 
-    `incarnation` names the disk to replace, so that a repeated request changes nothing after the replacement. An empty
+    `incarnation` identifies the disk to replace, so a request that is repeated after the replacement changes nothing. An empty
     `incarnation` means the disk in the current roster.
     """
 
@@ -205,9 +208,10 @@ class RosterAsked(msgspec.Struct, frozen=True, tag="RosterAsked"):
 
 
 class RosterForced(msgspec.Struct, frozen=True, tag="RosterForced"):
-    """An operator declares a majority of the roster permanently lost. Only the gateways in `names` remain, this one included.
+    """An operator declares that a majority of the roster is permanently lost, and that only the gateways in `names` remain.
 
-    Records that only the lost gateways held are lost. The operator must never start the lost gateways with their disks again.
+    `names` includes this gateway. Records that only the lost gateways held are lost. The operator must never start the lost
+    gateways with their disks again.
     """
 
     session: int
@@ -216,13 +220,16 @@ class RosterForced(msgspec.Struct, frozen=True, tag="RosterForced"):
 
 
 class ReadIndexAsked(msgspec.Struct, frozen=True, tag="ReadIndexAsked"):
-    """A reader asks whether this log holds all frames that the group has decided so far. The answer is the action `ReadIndex`."""
+    """A reader asks whether this log holds all frames that the group has decided so far.
+
+    The stack answers with the action `ReadIndex`.
+    """
 
     number: int
 
 
 class SessionClosed(msgspec.Struct, frozen=True, tag="SessionClosed"):
-    """A client's session has ended: it gets no more answers, but the batches that it has submitted continue."""
+    """A client's session has ended, so the stack sends no more answers to it, but still orders its submitted batches."""
 
     session: int
 
@@ -230,7 +237,8 @@ class SessionClosed(msgspec.Struct, frozen=True, tag="SessionClosed"):
 class Received(msgspec.Struct, frozen=True, tag="Received"):
     """A message of another gateway arrived.
 
-    `sender` is the number of that gateway. `incarnation` identifies its disk, according to the handshake of the connection.
+    `sender` is the number of the sending gateway. `incarnation` identifies the sender's disk, according to the handshake of the
+    connection.
     """
 
     sender: int
@@ -239,14 +247,14 @@ class Received(msgspec.Struct, frozen=True, tag="Received"):
 
 
 class LinkChanged(msgspec.Struct, frozen=True, tag="LinkChanged"):
-    """The connection to a gateway has broken (`up` is False) or is restored (`up` is True)."""
+    """The connection to the gateway `peer` has broken (`up` is False) or is restored (`up` is True)."""
 
     peer: int
     up: bool
 
 
 class LogRead(msgspec.Struct, frozen=True, tag="LogRead"):
-    """Result of the action `ReadLog` with this token: frames from its `first` on; none if they cannot be read.
+    """Result of the `ReadLog` action with this token: the frames from the requested position on; no frames if they are unreadable.
 
     `stop` is the last position in `frames` to which the frontier may move: no ABORT between `stop` and the requested `last` voids a
     BATCH up to `stop`. If there is no such position, `stop` is below the position of the first frame.
@@ -258,7 +266,7 @@ class LogRead(msgspec.Struct, frozen=True, tag="LogRead"):
 
 
 class SnapshotRead(msgspec.Struct, frozen=True, tag="SnapshotRead"):
-    """Result of the action `ReadSnapshot` with this token: a chunk of a snapshot, which is the state of the log up to `position`.
+    """Result of the `ReadSnapshot` action with this token: a chunk of the snapshot that holds the log's state up to `position`.
 
     `size` is the size of the whole snapshot in bytes; 0 if the disk does not have this snapshot, or no longer has it.
     """
@@ -270,7 +278,7 @@ class SnapshotRead(msgspec.Struct, frozen=True, tag="SnapshotRead"):
 
 
 class LogCorrupt(msgspec.Struct, frozen=True, tag="Rotted"):
-    """The disk cannot read the decided positions `first` to `last` of the log, which must be fetched from another gateway.
+    """The disk cannot read the decided positions `first` to `last` of the log, so this gateway fetches them from another gateway.
 
     Each report replaces the previous one, and the disk reports again after each `RepairLog`. `first` 0 means that nothing is lost.
     """
@@ -292,7 +300,7 @@ class LanePersisted(msgspec.Struct, frozen=True, tag="LanePersisted"):
 
 
 class LaneRead(msgspec.Struct, frozen=True, tag="LaneRead"):
-    """Result of the action `ReadLane` with this token: frames from its `first` on; none if they cannot be read or were trimmed.
+    """Result of the `ReadLane` action with this token: the frames from the requested position on, if the disk can read them.
 
     If the frames were trimmed, `begin` describes the position at which the lane now begins on this disk.
     """
@@ -303,9 +311,9 @@ class LaneRead(msgspec.Struct, frozen=True, tag="LaneRead"):
 
 
 class LaneCorrupt(msgspec.Struct, frozen=True, tag="LaneRotted"):
-    """The disk cannot read the decided positions `first` to `last` of a lane (see `LogCorrupt`).
+    """The disk cannot read the decided positions `first` to `last` of a lane, so this gateway fetches them from another gateway.
 
-    `first` 0 means that nothing of this lane is lost.
+    `first` 0 means that no frame of this lane is lost.
     """
 
     origin: int
@@ -315,11 +323,11 @@ class LaneCorrupt(msgspec.Struct, frozen=True, tag="LaneRotted"):
 
 
 class TimeAdvanced(msgspec.Struct, frozen=True, tag="TimeAdvanced"):
-    """The time that the last SetTimer requested may have come."""
+    """The timer of the last `SetTimer` action may have expired; the stack compares the clock with its deadlines."""
 
 
 class SpaceChanged(msgspec.Struct, frozen=True, tag="SpaceChanged"):
-    """The disk is low on free space (`low` is True, with a `reason`), or it has free space again."""
+    """The disk has become low on free space (`low` is True, and `reason` explains it), or has enough again (`low` is False)."""
 
     low: bool
     reason: str
@@ -329,7 +337,8 @@ class TrimProposed(msgspec.Struct, frozen=True, tag="TrimProposed"):
     """Retention proposes to trim the oldest part of the log.
 
     `places` holds decided positions at which local segments begin, in order, as (position, offset of the first record). Up to
-    position `forced`, the log is trimmed even if a voter does not hold all frames yet. Such a voter must then install a snapshot.
+    position `forced`, the log is trimmed even if a voter does not hold all frames yet. A voter that lacks trimmed frames must
+    install a snapshot.
     """
 
     places: tuple[tuple[int, int], ...]
@@ -343,17 +352,17 @@ class WriteFailed(msgspec.Struct, frozen=True, tag="WriteFailed"):
 
 
 class Several(msgspec.Struct, frozen=True, tag="Several"):
-    """Several events that arrived together and form one step, in this order.
+    """Several events that arrived together, which the stack handles in this order as one step.
 
-    Their results are written and sent together (protocol/lifecycle, L4). `events` holds at least two events, all of them
-    `groupable`.
+    The actions of all these events are executed together (protocol/lifecycle, L4). `events` holds at least two events, and
+    `groupable` is True for each.
     """
 
     events: tuple[Submitted | Received, ...]
 
 
 class LeaveAsked(msgspec.Struct, frozen=True, tag="LeaveAsked"):
-    """An operator asks this gateway to stop in order: to decide all frames in progress, and then to report Stopped."""
+    """An operator asks for an orderly stop: this gateway first completes all work in progress, and then reports `Stopped`."""
 
 
 Event = (
@@ -395,7 +404,10 @@ _ORDINARY = frozenset((Forward, Order, Echo, Vote, Confirm))
 
 
 def group_events(events: Iterable[Event]) -> list[Event]:
-    """Return the events of the steps for events that arrived together. Consecutive groupable events form one step."""
+    """Combine events that arrived together into steps, and return one event for each step.
+
+    Consecutive groupable events form one step; every other event is a step by itself.
+    """
     steps: list[Event] = []
     run: list[Submitted | Received] = []
     for event in events:

@@ -1,8 +1,9 @@
 """Validation of messages from other gateways: one validator for each message type, in one table.
 
-A validator checks a message by itself: types, ranges, order, and lengths within `limits`. The layer that handles the message
-compares it with the layer's own state. A validator checks only the first and last frame of a run and their distance, which takes
-constant time. The layers *order* and *flush* check the order, chain and payload of each frame when they process it.
+A validator checks types, ranges, order, and lengths within `limits`, without the state of this gateway. The layer that handles the
+message compares the message with the layer's state. Of a run of frames, a validator checks only the first frame, the last frame and
+their distance, which takes constant time. The layers *order* and *flush* check the order, chain and payload of each frame when they
+process the frame.
 """
 
 from __future__ import annotations
@@ -67,7 +68,7 @@ _CRC_MAX = 2**32 - 1
 _LOW_MAX = limits.SPACE_CHARACTERS_MAX
 _NAME_MAX = NAME_BYTES_MAX + len(NAMELESS)
 
-#: Messages between the members of one view, which are ignored in any other view.
+#: Types of the messages that members of one view send to each other. A member of another view ignores them.
 OF_A_VIEW = frozenset(
     {Forward, Asking, Order, Echo, Resend, Refuse, Deny, Vote, No, Confirm, Missing, Repairing, Repair},
 )
@@ -80,10 +81,10 @@ def malformed(message: Message) -> str:
 
 
 def far_ahead(message: Message, promised: int) -> str:
-    """Return the reason why the view in a message is too far above the promised view; empty if it is not, or without a promise.
+    """Return the reason why the view in a message is too far above `promised`; empty if it is not, or if `promised` is 0.
 
-    A gateway proposes a view above all views that it has seen, so one wrong message with a very high view would use up the view
-    ids.
+    A gateway proposes a view above all views that it has seen. One wrong message with a very high view would therefore use up the
+    view ids.
     """
     highest = _NOTED.get(type(message))
     if highest is None or not promised:
@@ -129,7 +130,7 @@ def _name(name: str) -> str:
 
 
 def _members(members: Sequence[int]) -> str:
-    """Return the reason why the numbers are not different, valid gateway numbers; empty if they are."""
+    """Return the reason why the numbers are invalid as gateway numbers or not distinct; empty if they are valid and distinct."""
     if len(members) > common_limits.ROSTER_MAX:
         return f"{len(members)} gateways are over the limit of {common_limits.ROSTER_MAX}"
     if len(set(members)) != len(members) or not all(0 < member <= _GATEWAY_MAX for member in members):
@@ -138,8 +139,9 @@ def _members(members: Sequence[int]) -> str:
 
 
 def _table(table: Sequence[tuple[int, int]], end: int) -> str:
-    """Return the reason why the table does not list (view, first position) of consecutive runs, both increasing; empty if it
-    does.
+    """Return the reason why the pairs (view, first position) in the table are invalid; empty if they are valid.
+
+    Views and positions must increase from each pair to the next.
     """
     if len(table) > limits.VIEW_RUNS_MAX:
         return f"{len(table)} runs of frames are over the limit of {limits.VIEW_RUNS_MAX}"
@@ -152,7 +154,7 @@ def _table(table: Sequence[tuple[int, int]], end: int) -> str:
 
 
 def _log(end: int, chain: int, base: int, table: Sequence[tuple[int, int]]) -> str:
-    """Return the reason why the values cannot describe a log; empty if they can."""
+    """Return the reason why no log can have this end, chain value, base and table of runs; empty if a log can have them."""
     if not (0 <= end <= _POSITION_MAX and 0 <= base <= _POSITION_MAX and 0 <= chain <= _CRC_MAX):
         return f"a log cannot end at {end} with chain value {chain} and a table that begins after {base}"
     return _table(table, end)
@@ -171,11 +173,14 @@ def _ranges(ranges: Sequence[tuple[int, int]]) -> str:
 
 
 def _run(frames: Sequence[Frame], most: int = _FRAMES_MAX) -> str:
-    """Return the reason why the first and last frame do not fit a run without a gap; empty if they do."""
+    """Return the reason why the frames cannot have consecutive positions; empty if they can.
+
+    The layers check each frame when they append it, so this function checks only the first and the last frame.
+    """
     count = len(frames)
     if not 0 < count <= most:
         return f"{count} frames are not 1 to {most}"
-    first, last = frames[0], frames[-1]  # the layers check each frame when they append it, so the ends are enough here
+    first, last = frames[0], frames[-1]
     if not 0 < first.position <= _POSITION_MAX - count or last.position - first.position != count - 1:
         return f"{count} frames do not go from position {first.position} to {last.position}"
     return _size(first) or _size(last)
@@ -205,7 +210,7 @@ def _forward(message: Forward) -> str:
 
 
 def batch(frame: Frame) -> str:
-    """Return the reason why no correct origin can have forwarded the frame as a batch or TXN; empty if one can."""
+    """Return the reason why no correct origin forwards this frame as a batch or TXN; empty if the frame is valid."""
     if frame.kind not in SEQUENCED or frame.position or frame.view:
         return f"{frame!r} is not a batch without a position"
     if not frame.count or not 0 < frame.first_sequence <= _POSITION_MAX - frame.count:
@@ -325,9 +330,7 @@ def _heartbeat(message: Heartbeat) -> str:
 
 
 def _proposed(view: int, members: Sequence[int]) -> str:
-    """Return the reason why the numbers cannot be the members of a proposed view, which include its candidate; empty if they
-    can.
-    """
+    """Return the reason why the members of a proposed view are invalid; empty if they are valid and include the candidate."""
     return _members(members) or ("" if coordinator_of(view) in members else f"view {view} does not include its coordinator")
 
 

@@ -1,7 +1,8 @@
 """Messages between gateways.
 
-A message of a view contains the view id, and members of other views ignore it. Messages of lanes contain an attempt instead.
-Messages hold references to frame objects. The transport encodes messages for the network, and `codec` for tests and recorded runs.
+A message that belongs to a view contains the view id, and a gateway in another view ignores the message. A message about a lane
+contains the lane's attempt instead. The transport encodes messages for the network, and `codec` encodes them for tests and recorded
+runs.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ class Forward(msgspec.Struct, frozen=True, tag="Forward"):
 
 
 class AskEpoch(msgspec.Struct, frozen=True, tag="AskEpoch"):
-    """Begin `epoch` of the producer `name` for `instance`."""
+    """Request to begin the epoch `epoch` of the producer `name` for the producer instance `instance`."""
 
     name: str
     instance: bytes
@@ -27,15 +28,15 @@ class AskEpoch(msgspec.Struct, frozen=True, tag="AskEpoch"):
 
 
 class AskTopic(msgspec.Struct, frozen=True, tag="AskTopic"):
-    """Register a topic by its name."""
+    """Request to register a topic by its name."""
 
     name: str
 
 
 class AskOffsets(msgspec.Struct, frozen=True, tag="AskOffsets"):
-    """Log the offset commit of a named reader, unless the log holds a commit of that reader after position `frontier`.
+    """Request to log the offset commit of a named reader, unless the log holds a commit of that reader after position `frontier`.
 
-    The origin has checked the log up to `frontier`, and knows that this commit is not in that part.
+    The origin has found no copy of this commit in the log up to `frontier`.
     """
 
     reader: str
@@ -44,13 +45,13 @@ class AskOffsets(msgspec.Struct, frozen=True, tag="AskOffsets"):
 
 
 class AskForget(msgspec.Struct, frozen=True, tag="AskForget"):
-    """Forget producers: delete their state in the log. Their numbers are never used again."""
+    """Request to delete the state of producers from the log. The log never assigns the numbers of these producers again."""
 
     producers: tuple[int, ...]
 
 
 class AskRoster(msgspec.Struct, frozen=True, tag="AskRoster"):
-    """Change one gateway of the roster.
+    """Request to change one gateway of the roster.
 
     `change` is "add", "remove" or "replace". "add" adds the gateway `name` at `address`, which votes only after it has caught up.
     "replace" is for a lost disk: the gateway's new disk votes instead of the disk `incarnation` in the roster. `frontier` is the
@@ -69,7 +70,10 @@ Ask = AskEpoch | AskTopic | AskOffsets | AskForget | AskRoster
 
 
 class Asking(msgspec.Struct, frozen=True, tag="Asking"):
-    """Origin to coordinator: a request, for which the coordinator orders a frame unless the log already holds the answer."""
+    """Origin to coordinator: a client's or operator's request, which the coordinator answers by ordering a frame.
+
+    The coordinator orders no frame if the log already holds the answer.
+    """
 
     view: int
     ask: Ask
@@ -102,7 +106,7 @@ class Resend(msgspec.Struct, frozen=True, tag="Resend"):
 
 
 class Refuse(msgspec.Struct, frozen=True, tag="Refuse"):
-    """Coordinator to origin: a batch is rejected, with the reason. `retry` means that the client may send it again."""
+    """Coordinator to origin: a batch is rejected, with the reason. If `retry` is True, the client may send the batch again."""
 
     view: int
     producer: int
@@ -114,7 +118,7 @@ class Refuse(msgspec.Struct, frozen=True, tag="Refuse"):
 
 
 class Deny(msgspec.Struct, frozen=True, tag="Deny"):
-    """Coordinator to origin: a request is denied, with the reason. `retry` means that the client may repeat it."""
+    """Coordinator to origin: a request is denied, with the reason. If `retry` is True, the client may repeat the request."""
 
     view: int
     ask: Ask
@@ -124,9 +128,9 @@ class Deny(msgspec.Struct, frozen=True, tag="Deny"):
 
 
 class Vote(msgspec.Struct, frozen=True, tag="Vote"):
-    """Member to coordinator: YES to all frames up to the position, which are durable on the member's disk.
+    """Member to coordinator: YES to all frames up to position `up_to`, because they are durable on the member's disk.
 
-    `low` is the reason why that disk accepts no new batches; empty if it accepts them.
+    `low` is the reason why the member's disk accepts no new batches; empty if it accepts them.
     """
 
     view: int
@@ -135,7 +139,7 @@ class Vote(msgspec.Struct, frozen=True, tag="Vote"):
 
 
 class No(msgspec.Struct, frozen=True, tag="No"):
-    """Member to coordinator: NO to the batch at the position, which this member cannot write."""
+    """Member to coordinator: NO to the batch at `position`, because the member cannot write it."""
 
     view: int
     position: int
@@ -143,7 +147,7 @@ class No(msgspec.Struct, frozen=True, tag="No"):
 
 
 class Confirm(msgspec.Struct, frozen=True, tag="Confirm"):
-    """Coordinator to members: all members have voted YES up to the position, so all frames up to it are decided.
+    """Coordinator to members: all members have voted YES up to position `up_to`, so all frames up to `up_to` are decided.
 
     The coordinator repeats CONFIRM in each heartbeat. A member whose clients do not wait for the decision may get it slightly
     later, with the next ORDER (protocol/atomic, A5).
@@ -159,8 +163,8 @@ class Heartbeat(msgspec.Struct, frozen=True, tag="Heartbeat", kw_only=True):
     Attributes:
         sent_us: the sender's monotonic clock, which the receiver returns in `echo_us`.
         echo_us: the last `sent_us` that the sender got from the receiver; 0 if there is none.
-        held_us: time since the heartbeat with that `sent_us` arrived at the sender.
-        log: uuid of the log; empty on a blank disk.
+        held_us: time for which the sender kept the heartbeat that it echoes with `echo_us`.
+        log: uuid of the sender's log; empty on a blank disk.
         config: CRC of the names and addresses of the configured members, which must be equal at all founders of a group.
         view, members: the installed view and its members; 0 and () without a view.
         promised, accepted: the views of the sender's durable hard state.
@@ -170,12 +174,13 @@ class Heartbeat(msgspec.Struct, frozen=True, tag="Heartbeat", kw_only=True):
         watermark: last position of which the sender's disk has recorded that it is decided.
         misses: True if the sender receives no heartbeats of a coordinator.
         hears: the gateways whose messages the sender has received within the boot period.
-        ready: True for a learner that holds all decided frames except the last ones.
-        low: True if the sender's disk accepts no batches. A view includes the sender only if the others are not a majority.
-        leaving: True if the sender stops in order. A coordinator sets this only after all its frames are decided.
+        ready: True if the sender is a learner that holds all decided frames except the newest ones.
+        low: True if the sender's disk accepts no batches. A view includes a gateway with a low disk only if the other gateways are
+            not a majority.
+        leaving: True if the sender is in an orderly stop. A coordinator sets `leaving` only after all its frames are decided.
         forced, forced_at: view and position of the last forced ROSTER that is decided at the sender; 0 if there is none.
-        out: True if that ROSTER excludes the receiver.
-        wall_us: the sender's wall clock (us, UTC); 0 from a release that does not send it.
+        out: True if the ROSTER at `forced_at` excludes the receiver.
+        wall_us: the sender's wall clock (us, UTC); 0 if the sender's release does not send its clock.
     """
 
     sent_us: int
@@ -212,7 +217,7 @@ class Probe(msgspec.Struct, frozen=True, tag="Probe"):
 class Propose(msgspec.Struct, frozen=True, tag="Propose"):
     """Candidate to the proposed members of `view`: promise the view, and report your log (protocol/flush, F1).
 
-    `forced` is True if an operator has declared that only these gateways remain.
+    `forced` is True if an operator has declared that only the gateways in `members` remain.
     """
 
     view: int
@@ -233,14 +238,15 @@ class Damage(msgspec.Struct, frozen=True):
 
 
 class State(msgspec.Struct, frozen=True, tag="State", kw_only=True):
-    """Answer to Propose: the view is durably promised, and the sender sends no messages of older views (protocol/flush, F4).
+    """Answer to Propose: the sender has durably promised the view, and sends no messages of older views (protocol/flush, F4).
 
     Attributes:
         accepted: the last view that the sender has accepted.
-        end, chain: last position of the durable log and its chain value. For a corrupt log, both are as in the vote mark.
+        end, chain: last position of the sender's durable log, and the chain value there. If the end of the log is corrupt, both
+            values come from the vote mark.
         frontier: last position that is decided at the sender.
-        base, table: (view, first position) of each run of frames of one view after position `base`, in order.
-        damage: the unreadable end of the log; None if there is none.
+        base, table: `table` holds (view, first position) of each run of frames of one view after position `base`, in order.
+        damage: the unreadable end of the sender's log; None if all frames are readable.
     """
 
     view: int
@@ -264,8 +270,8 @@ class Reject(msgspec.Struct, frozen=True, tag="Reject"):
 class Install(msgspec.Struct, frozen=True, tag="Install", kw_only=True):
     """Candidate to the members of `view`: make your log equal to the described log, and accept the view (protocol/flush, F9).
 
-    `table` lists the view of each run of frames after the decided position `base`. Two logs differ at the first position at which
-    the views of their frames differ.
+    `table` holds (view, first position) of each run of frames after the decided position `base`. Two logs differ from the first
+    position at which the views of their frames differ.
     """
 
     view: int
@@ -291,10 +297,11 @@ class Fetch(msgspec.Struct, frozen=True, tag="Fetch"):
 
 
 class Fetched(msgspec.Struct, frozen=True, tag="Fetched", kw_only=True):
-    """Answer to Fetch: frames from `first` on, as many as fit; none if the source does not hold them.
+    """Answer to Fetch: the frames from position `first` on, as many as fit; no frames if the sender does not hold them.
 
-    In an answer to a learner, all frames are decided, and `source` is the sender's installed view. `stop` is the last of their
-    positions to which the frontier may move. Without frames, `stop` 0 means that the source cannot read the requested frames.
+    In an answer to a learner, all frames are decided, and `source` is the sender's installed view. `stop` is the last position in
+    `frames` to which the learner's frontier may move. If `frames` is empty, `stop` 0 means that the sender cannot read the
+    requested frames.
     """
 
     view: int
@@ -305,9 +312,9 @@ class Fetched(msgspec.Struct, frozen=True, tag="Fetched", kw_only=True):
 
 
 class FetchSnapshot(msgspec.Struct, frozen=True, tag="FetchSnapshot"):
-    """Request for the next chunk of a snapshot, from byte `at` on. `position` identifies the snapshot.
+    """Request for the chunk of a snapshot that begins at byte `at`. `position` identifies the snapshot by its last position.
 
-    The source has sent the first chunk in answer to a Fetch of frames that it has trimmed. `view` is the view of that Fetch.
+    The first chunk was the answer to a Fetch of frames that the receiver had trimmed. `view` is the view in that Fetch.
     """
 
     view: int
@@ -318,8 +325,8 @@ class FetchSnapshot(msgspec.Struct, frozen=True, tag="FetchSnapshot"):
 class FetchedSnapshot(msgspec.Struct, frozen=True, tag="FetchedSnapshot", kw_only=True):
     """A chunk of the snapshot with which the sender's own log begins: the decided state (LogState) up to `position`.
 
-    `data` starts at byte `at` of `size` bytes. The first chunk is the answer to a Fetch, and later ones answer FetchSnapshot.
-    `size` 0 means that the sender no longer has the snapshot.
+    The whole snapshot has `size` bytes, and `data` starts at byte `at`. The first chunk answers a Fetch, and each later chunk
+    answers a FetchSnapshot. `size` 0 means that the sender no longer has the snapshot.
     """
 
     view: int
@@ -342,14 +349,14 @@ class Missing(msgspec.Struct, frozen=True, tag="Missing"):
 
 
 class Repairing(msgspec.Struct, frozen=True, tag="Repairing"):
-    """Claim: the sender repairs these ranges, so that no other member does."""
+    """Claim: the sender announces that it will repair these ranges, so that no other member repairs them."""
 
     view: int
     ranges: tuple[tuple[int, int], ...]
 
 
 class Repair(msgspec.Struct, frozen=True, tag="Repair"):
-    """Repair: ordered frames with consecutive positions, from any member that holds them."""
+    """Ordered frames with consecutive positions, which any member that holds them may send to members that lack them."""
 
     view: int
     frames: tuple[Frame, ...]
@@ -371,10 +378,11 @@ class Post(msgspec.Struct, frozen=True, tag="Post"):
 
 
 class Posted(msgspec.Struct, frozen=True, tag="Posted"):
-    """Member to origin: YES to all frames of the lane up to the position, which are durable on the member's disk.
+    """Member to origin: YES to all frames of the lane up to position `up_to`, because they are durable on the member's disk.
 
-    `attempt` is the attempt of the last of these frames. `low` is the reason why the disk accepts no later batch, which is a NO;
-    empty if it accepts them. `again` is True if a gap before later frames must be filled.
+    `attempt` is the attempt of the frame at `up_to`. `low` is the reason why the member's disk accepts no more batches, and counts
+    as a NO to them; empty if the disk accepts them. `again` is True if the origin must post frames again, because the member lacks
+    a frame before a later one.
     """
 
     incarnation: bytes
@@ -385,7 +393,7 @@ class Posted(msgspec.Struct, frozen=True, tag="Posted"):
 
 
 class Settled(msgspec.Struct, frozen=True, tag="Settled"):
-    """Origin to members: the frame of this attempt at the position and all earlier frames of the lane are decided."""
+    """Origin to members: in this attempt, the frame at position `up_to` and all earlier frames of the lane are decided."""
 
     incarnation: bytes
     attempt: int
@@ -401,9 +409,9 @@ class LaneEnd(msgspec.Struct, frozen=True, array_like=True):
 
 
 class LaneEnds(msgspec.Struct, frozen=True, tag="LaneEnds"):
-    """Each gateway to the connected gateways, every few heartbeats: the decided end of each lane that the sender stores.
+    """Gateway to all connected gateways, every few heartbeats: the last decided position of each lane that the sender stores.
 
-    A receiver that lags then fetches the frames that it lacks.
+    A receiver that lacks decided frames fetches them.
     """
 
     ends: tuple[LaneEnd, ...]
@@ -422,8 +430,8 @@ class LaneBegin(msgspec.Struct, frozen=True, array_like=True):
 
     Attributes:
         position, attempt, chain: position, attempt and chain value of the last trimmed frame.
-        offset: offset of the next record.
-        members: members of that attempt, oldest first.
+        offset: offset of the first record after the trimmed frames.
+        members: members of `attempt`, oldest first.
     """
 
     position: int
@@ -434,7 +442,7 @@ class LaneBegin(msgspec.Struct, frozen=True, array_like=True):
 
 
 class LaneFetched(msgspec.Struct, frozen=True, tag="LaneFetched"):
-    """Answer to LaneFetch: decided frames, as many as one read returns.
+    """Answer to LaneFetch: the decided frames from the requested position on, as many as one read returns.
 
     If the sender has trimmed the requested frames, `frames` is empty, and `begin` describes the start of the sender's copy.
     """
@@ -463,7 +471,7 @@ class LaneAsk(msgspec.Struct, frozen=True, tag="LaneAsk"):
 
 
 class LaneTail(msgspec.Struct, frozen=True, tag="LaneTail"):
-    """Answer to LaneAsk, with the same token: last durable position of the sender's copy, and the attempt of the frame there.
+    """Answer to the LaneAsk with this token: the last durable position of the sender's copy, and the attempt of the frame there.
 
     `frames` holds the requested frames, as many as fit into one message.
     """

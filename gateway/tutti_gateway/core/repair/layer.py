@@ -15,13 +15,13 @@ from tutti_gateway.core.repair.timing import Timing
 
 
 class Repair:
-    """Requests frames that this member misses, and sends frames that other members miss.
+    """Requests frames that this member lacks, and sends frames that other members lack.
 
     `receiver` handles the ordered stream. `distances` returns the one-way delay to a member, in microseconds.
 
     Attributes:
-        requester: the role of a member that misses frames, with its counters.
-        responder: the role of a member that holds frames, with its counters.
+        requester: requests frames that this member lacks, and counts its requests.
+        responder: sends frames that other members lack, and counts its repairs.
     """
 
     def __init__(self, context: Context, receiver: Receiving, distances: Callable[[int], int], random: RandomSource) -> None:
@@ -32,18 +32,18 @@ class Repair:
         self.responder = Responder(context, timing)
 
     def installed(self) -> None:
-        """Delete all repair state at the begin of a view, because it belongs to the previous view (protocol/repair, R13)."""
+        """Delete all repair state when a view begins, because the state belongs to the previous view (protocol/repair, R13)."""
         self.requester.reset()
         self.responder.reset()
 
     def log_end_reported(self, member: int, end: int) -> None:
-        """Handle a report that a member's log reaches `end`, which also shows the loss of the last message of the stream."""
+        """Handle a report that a member's log reaches `end`. Frames up to `end` that have not arrived here may be lost."""
         if member in self._view_state.others:
             self.responder.log_end_reported(member, end)
             self._receiver.log_end_reported(member, end)
 
     def on_missing(self, sender: int, message: messages.Missing) -> None:
-        """Repair the requested frames if the request is for this member or for any holder, and postpone own requests for them."""
+        """Repair requested frames if this member or any holder must, and postpone this member's requests for the same frames."""
         if self._counts(sender, message.view, message.ranges):
             self.requester.on_other_request(message.ranges)
             # All members receive each request, but only the named member may repair (repair, R4 and R6).
@@ -52,21 +52,21 @@ class Repair:
                 self.responder.on_timer()
 
     def on_repairing(self, sender: int, message: messages.Repairing) -> None:
-        """Handle another member's claim: leave the repair to that member, and request the same frames from it if needed."""
+        """Handle another member's claim: leave the repair to that member, and request missing frames among them from it."""
         if self._counts(sender, message.view, message.ranges):
             self.requester.on_other_claim(sender, message.ranges)
             for first, last in message.ranges:
                 self.responder.on_other_repair(first, last)
 
     def on_repair(self, sender: int, message: messages.Repair) -> None:
-        """Pass repaired frames to the receiver, and repair the same frames to no other member."""
+        """Pass repaired frames to the receiver, and cancel this member's repair of the same frames."""
         frames = message.frames
         if frames and self._counts(sender, message.view, ((frames[0].position, frames[-1].position),)):
             self.responder.on_other_repair(frames[0].position, frames[-1].position)
             self._receiver.on_repair(sender, message)
 
     def on_log_read(self, event: LogRead) -> bool:
-        """Send frames that the disk read for a repair. Return True if the read belongs to this layer."""
+        """Send frames that the disk read for a repair. Return False if this layer did not request the read."""
         return self.responder.on_read(event.token, event.frames)
 
     def _counts(self, sender: int, view: int, ranges: tuple[tuple[int, int], ...]) -> bool:
@@ -75,13 +75,13 @@ class Repair:
         return len(ranges) <= limits.REPAIR_RANGES_MAX and all(0 < first <= last for first, last in ranges)
 
     def end_of_step(self) -> None:
-        """Start or end waits at the end of a step, for frames that are newly missing or have arrived."""
+        """At the end of a step, start a wait for each newly missing frame, and end the waits for frames that have arrived."""
         view_state = self._view_state
         if view_state.others and view_state.current(view_state.view):
             self.requester.update()
 
     def on_timer(self) -> None:
-        """Send the requests and repairs that are due. Without a view, delete all repair state."""
+        """Send the requests and repairs that are due. If no view is installed, delete all repair state instead."""
         view_state = self._view_state
         if view_state.current(view_state.view):
             self.requester.on_timer()
@@ -91,7 +91,7 @@ class Repair:
 
     @property
     def deadline_us(self) -> int | None:
-        """Time of the next `on_timer`; None if nothing is due."""
+        """Time at which `on_timer` must be called next; None if no request or repair waits."""
         asker_us, holder_us = self.requester.deadline_us, self.responder.deadline_us
         if asker_us is None or (holder_us is not None and holder_us < asker_us):
             return holder_us

@@ -1,4 +1,4 @@
-"""Requester: a member that misses frames waits, and then requests them unless another member has done so (repair, R3 to R5)."""
+"""Requester: a member that lacks frames waits, and then requests them unless another member has done so (repair, R3 to R5)."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from tutti_gateway.core.repair.token_bucket import Bucket
 
 
 class Receiving(Protocol):
-    """The receiver of ordered frames, which knows the missing positions."""
+    """The part of the receiver of ordered frames that repair uses. The receiver knows the missing positions."""
 
     @property
     def streamed(self) -> int:
-        """The highest position that the coordinator itself sent in this view."""
+        """Highest position that the coordinator itself has sent in this view."""
 
     def missing(self) -> list[Range]:
         """Return the lowest ranges of announced positions that this member lacks and that must be requested."""
@@ -37,7 +37,8 @@ class Wait(NamedTuple):
         ignore_until_us: time up to which requests of other members belong to the current round, and do not double the wait again.
         no_repeat_until_us: time before which the range is not requested again from the member that repairs it.
         tries: number of rounds so far, each of which doubles the wait.
-        streamed: last position of the coordinator's stream when only other members had announced the range; None if it is lost.
+        streamed: last position of the coordinator's stream at the start of the wait, if the range may still be in transit from the
+            coordinator; None if the range is lost.
     """
 
     deadline_us: int
@@ -51,11 +52,11 @@ class Requester:
     """The requester's role of the layer.
 
     Attributes:
-        deadline_us: time of the next `on_timer`; None if nothing is due.
+        deadline_us: time at which `on_timer` must be called next; None if no request waits.
         requests: number of requests that were sent to all members.
         joined: number of requests that were sent only to a member that had claimed the repair.
         suppressed: number of ranges whose request was postponed because another member requested them.
-        bucket: limits the number of requests a second.
+        bucket: token bucket that limits the number of requests a second.
     """
 
     def __init__(self, context: Context, receiver: Receiving, timing: Timing) -> None:
@@ -94,13 +95,13 @@ class Requester:
         waits: RangeMap[Wait] = RangeMap()
         for first, last in missing:
             for low, high, wait in self._waits.slices(first, last):
-                # A known range keeps its wait, unless the stream has moved on while the range may still be in transit.
+                # A range keeps its wait if it is lost, or if it may be in transit and the stream has brought no new frame since.
                 if wait is not None and wait.streamed in (None, streamed):
                     waits.put(low, high, wait)
                 else:
                     waits.put(low, min(high, streamed), lost)
                     waits.put(max(low, streamed + 1), high, late)
-            # The lowest ranges block the frontier, so higher ones may wait until these have arrived.
+            # The lowest ranges block the frontier, so higher ranges may wait until the lowest have arrived.
             if len(waits) >= limits.REPAIR_RANGES_KEPT_MAX:
                 break
         self._waits = waits
@@ -110,14 +111,14 @@ class Requester:
         self.deadline_us = min((wait.deadline_us for _, _, wait in self._waits), default=None)
 
     def on_other_request(self, ranges: tuple[Range, ...]) -> None:
-        """Double the wait for frames that another member requests, but only once for all requests of one round."""
+        """Double the wait for frames that another member requests, but at most one time in each round."""
         if self.deadline_us is None:
             return
         now_us = self._outbox.now.mono_us
         after_us = self._timing.ask_us()
         for first, last in ranges:
             for low, high, wait in self._waits.slices(first, last):
-                # If another member requests the same frames, their repair will reach this member too.
+                # The repair that another member requests will reach this member too.
                 if wait is not None and now_us >= wait.ignore_until_us:
                     self._waits.put(
                         low,
@@ -132,7 +133,7 @@ class Requester:
         return Wait(now_us + after_us, now_us + after_us // 2, no_repeat_until_us, tries, None)
 
     def on_other_claim(self, sender: int, ranges: tuple[Range, ...]) -> None:
-        """Request frames that another member has claimed to repair from that member only, and wait until they have arrived."""
+        """If another member claims the repair of missing frames, request them from that member only, and wait for the repair."""
         if self.deadline_us is None:
             return
         now_us = self._outbox.now.mono_us
@@ -152,7 +153,7 @@ class Requester:
             self._arm()
 
     def on_timer(self) -> None:
-        """Send one request for all ranges that are due now or soon to all members of the view."""
+        """If a range is due, send all members of the view one request for all ranges that are due now or soon."""
         now_us = self._outbox.now.mono_us
         if self.deadline_us is None or now_us < self.deadline_us:
             return
@@ -169,24 +170,24 @@ class Requester:
             self.requests += 1
             for member in self._view_state.others:
                 self._outbox.send(member, Missing(self._view_state.view, ranges, of))
-        # If the bucket is empty, the ranges wait for their next round, as after a lost request.
+        # If the bucket is empty, the ranges wait for the next round, as if the request had been lost.
         after_us, round_us = self._timing.ask_us(), self._timing.round_us(of)
         for low, high, wait in due:
-            # Ranges that did not fit into this request keep their deadline, so the next request contains them.
+            # Ranges that did not fit into this request keep their deadline, so that the next request contains them.
             if low <= ranges[-1][1]:
                 self._waits.put(low, high, self._backed_off(wait, round_us + (after_us << wait.tries), now_us + round_us))
         self._arm()
 
     def _choose_repairer(self, tries: int) -> int:
-        """Return the member that must repair: first the nearest one, then the coordinator, then any holder (0)."""
-        # If the nearest member lacks the frames too, the coordinator certainly has them.
+        """Return the member that must repair: the nearest one in the first round, then the coordinator, then any holder (0)."""
+        # The nearest member may lack the frames too, but the coordinator certainly has them.
         if tries == 0:
             return self._timing.nearest()
         return self._view_state.coordinator if tries == 1 else 0
 
 
 def _ranges(slices: list[tuple[int, int, Wait]]) -> tuple[Range, ...]:
-    """Return the slices as ranges, at most as many as a request may contain. Adjacent slices form one range."""
+    """Join adjacent slices into ranges, and return at most as many ranges as one request may contain."""
     ranges: list[Range] = []
     for low, high, _ in slices:
         if ranges and ranges[-1][1] + 1 == low:

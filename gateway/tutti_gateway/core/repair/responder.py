@@ -1,6 +1,6 @@
-"""Responder: a member that holds frames which another member misses.
+"""Responder: a member that holds frames which another member lacks waits, and then repairs unless another member has done so.
 
-The responder waits, and then claims and sends the repair unless another member has done so.
+A large repair begins with a claim, which stops the other responders.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from tutti_gateway.core.repair.token_bucket import Bucket
 
 
 class Want(NamedTuple):
-    """A range of requested positions: the time of their repair, and the members that requested them.
+    """State of a range of requested positions: the time of the repair, and the members that requested these positions.
 
-    `late` is True if the positions are decided, so that only the log on the disk has the frames.
+    `late` is True if the positions are decided, so that only the log on the disk still has the frames.
     """
 
     deadline_us: int
@@ -30,10 +30,10 @@ class Want(NamedTuple):
 
 
 class Hold(NamedTuple):
-    """A range of positions that a member repairs: further requests are ignored until `until_us` (protocol/repair, R9).
+    """State of a range that a member has repaired: further requests are ignored until `until_us` (protocol/repair, R9).
 
-    `to` holds the members to which this member sent the repair. If another member repairs, `to` is None, and that member answers
-    all further requests.
+    `to` holds the members to which this member sent the repair. If another member repairs the range, `to` is None, and only that
+    member answers further requests.
     """
 
     until_us: int
@@ -44,14 +44,14 @@ class Responder:
     """The repairer's role of the layer.
 
     Attributes:
-        deadline_us: time of the next `on_timer`; None if nothing is due.
+        deadline_us: time at which `on_timer` must be called next; None if no repair waits.
         claims: number of claims, each of which was sent to all other members.
         repairs: number of repairs, each of which is one run of frames, sent to one or more members.
         repaired: number of repaired frames, counted once for each receiver.
         suppressed: number of requested ranges that another member repaired first.
         hold_down_hits: number of ranges that were requested again while their repair was in transit.
         refused: number of ranges that were not repaired, because the byte budget was empty or a limit was reached.
-        bucket: limits the number of bytes that are sent a second.
+        bucket: token bucket that limits the number of repair bytes a second.
     """
 
     def __init__(self, context: Context, timing: Timing) -> None:
@@ -76,22 +76,23 @@ class Responder:
         self.deadline_us = None
 
     def log_end_reported(self, member: int, end: int) -> None:
-        """Store the end of a member's log, which shows that its requests up to there are fulfilled."""
+        """Store the end of a member's log. Requests of that member for positions up to `end` need no repair any more."""
         self._ends[member] = max(end, self._ends.get(member, 0))
 
     def on_request(self, sender: int, ranges: tuple[Range, ...], of: int) -> None:
-        """Schedule the repair of requested ranges, or send it again to a member that the last repair did not reach.
+        """Schedule the repair of requested ranges. If a recent repair did not go to the requesting member, repeat it at once.
 
-        If `of` names this member, the repair is due at once. If `of` is 0, the wait lets the nearest holder repair first.
+        If `of` is this member, the repair is due at once. If `of` is 0, this member waits, so that the nearest holder can repair
+        first.
         """
         now_us = self._outbox.now.mono_us
         deadline_us = now_us if of else now_us + self._timing.answer_us(sender)
         for first, last in ranges:
-            # The member has reported a log up to this end, so it got these positions after it sent the request.
+            # Positions up to the last reported end of the sender's log have arrived there, so they need no repair.
             for low, high, hold in self._holds.slices(max(first, self._ends.get(sender, 0) + 1), min(last, self._window.end)):
                 if hold is None or hold.until_us <= now_us:
                     self._want(low, high, sender, deadline_us)
-                # The last repair went to other members only, so this member needs its own copy.
+                # The last repair went only to other members, so the sender of this request needs a repair too.
                 elif hold.to is not None and sender not in hold.to and low > self._window.frontier:
                     self._repair(low, high, (sender,), hold.to)
                 else:
@@ -99,7 +100,7 @@ class Responder:
         self._arm()
 
     def _want(self, first: int, last: int, sender: int, deadline_us: int) -> None:
-        # The member repeats its request, so a range above the limit is only delayed.
+        # The sender repeats its request, so the repair of a range above the limit is only delayed.
         if len(self._wants) >= limits.REPAIR_RANGES_KEPT_MAX:
             self.refused += 1
             return
@@ -115,13 +116,13 @@ class Responder:
     def on_other_repair(self, first: int, last: int) -> None:
         """Leave the repair of the range to another member, which has sent a claim or the repair itself.
 
-        If both members have already repaired the range, each continues to answer the requests that it receives.
+        If this member has already repaired the range too, it continues to answer requests for the range.
         """
         now_us = self._outbox.now.mono_us
         # A wrong message must not fill the table with positions that cannot exist.
         first, last = max(first, self._window.frontier + 1), min(last, self._window.end + limits.BUFFERED_FRAMES_MAX)
         hold = Hold(now_us + self._timing.round_us(), None)
-        # An own repair that is still in transit stays recorded, because its receivers need no other one.
+        # The record of this member's own repair stays while the repair is in transit, because its receivers need no second one.
         for low, high, own in self._holds.slices(first, last):
             if own is None or own.to is None or own.until_us <= now_us:
                 self._hold_down(low, high, hold)
@@ -142,7 +143,7 @@ class Responder:
             self._holds.put(first, last, hold)
 
     def on_timer(self) -> None:
-        """Send the repairs that are due, from memory or from the log."""
+        """Send the repairs that are due: undecided frames from memory, and decided frames from the log on the disk."""
         now_us = self._outbox.now.mono_us
         if self.deadline_us is None or now_us < self.deadline_us:
             return
@@ -159,12 +160,13 @@ class Responder:
         self._arm()
 
     def _handle_decided(self, first: int, last: int, want: Want) -> None:
-        """Handle requests for decided positions, which are probably out of date: every member has voted for these positions.
+        """Handle requests for decided positions.
 
-        The log is read only if later heartbeats do not show that the requesting members have the frames (protocol/repair, R12).
+        Every member has voted for these positions, so the requests are probably out of date. This member therefore waits, and reads
+        the log only if no heartbeat shows that the requesting members have the frames (protocol/repair, R12).
         """
         requesters = tuple(requester for requester in want.requesters if self._ends.get(requester, 0) < last)
-        # A heartbeat of these members may show that the frames have arrived, which saves a read.
+        # The wait saves a read of the log if a heartbeat shows that the requesting members have the frames.
         if not want.late and requesters:
             self._wants.put(first, last, Want(self._outbox.now.mono_us + self._late_us, requesters, late=True))
         elif requesters and len(self._reads) < limits.REPAIR_READS_MAX:
@@ -173,7 +175,7 @@ class Responder:
             self.refused += 1
 
     def on_read(self, token: int, frames: tuple[Frame, ...]) -> bool:
-        """Send frames that the disk read for a repair. Return True if the read belongs to this layer."""
+        """Send frames that the disk read for a repair. Return False if the responder did not request the read."""
         requesters = self._reads.pop(token, None)
         if requesters is None:
             return False
@@ -183,10 +185,11 @@ class Responder:
         return True
 
     def _repair(self, first: int, last: int, requesters: tuple[int, ...], before: frozenset[int] = frozenset()) -> list[Range]:
-        """Send undecided frames to the members that requested them, and small repairs to all members that may miss them.
+        """Send undecided frames to the members that requested them, or a small repair to all members that may lack the frames.
 
-        Return the ranges that a claim must contain. `before` holds the members that got an earlier repair of these frames. If there
-        are any, the other members know the claim and send their own requests, so this repair goes only to the requesters.
+        Return the ranges that this member must claim. `before` holds the members that got an earlier repair of these frames. After
+        an earlier repair, the other members know its claim and send their own requests, so the new repair goes only to the
+        requesters.
         """
         window = self._window
         until_us = self._outbox.now.mono_us + max(map(self._timing.round_us, requesters))
@@ -194,7 +197,7 @@ class Responder:
         frames = [window.frames[position - start] for position in range(first, last + 1)]
         for run in split_runs(frames, limits.REPAIR_MESSAGE_BYTES):
             low, high = run[0].position, run[-1].position
-            # A claim would need as many messages as a small repair to all members, so a small repair needs no claim (repair, R8).
+            # A claim needs as many messages as a small repair to all members, so a small repair goes without a claim (repair, R8).
             small = _bytes(run) <= limits.REPAIR_TO_ALL_BYTES and not before
             targets = (
                 tuple(member for member in self._view_state.others if self._ends.get(member, 0) < high) if small else requesters
@@ -208,7 +211,7 @@ class Responder:
         return unknown
 
     def _send(self, run: tuple[Frame, ...], targets: tuple[int, ...]) -> bool:
-        """Send the frames to the members. Return False if the byte budget is empty; the members then repeat their requests."""
+        """Send frames to members. If the byte budget is empty, return False; the members then repeat their requests."""
         if not self.bucket.consume(_bytes(run) * len(targets), self._outbox.now.mono_us):
             self.refused += 1
             return False
@@ -222,7 +225,7 @@ class Responder:
     def _claim(self, ranges: list[Range]) -> None:
         """Send a claim to all other members, so that none of them repairs the same frames.
 
-        A member that also misses these frames then requests them only from this member.
+        A member that also lacks these frames then requests them only from this member.
         """
         others = self._view_state.others
         # In a view of two, no other member could repair the same frames.

@@ -6,7 +6,7 @@ SECOND_US = 1_000_000
 
 
 class Bucket:
-    """A bucket of units that is full at the start, with `burst` units, and gains `a_second` units a second.
+    """A bucket that is full with `burst` units at the start, and gains `a_second` units a second until it is full again.
 
     Attributes:
         refused: number of calls of `consume` that failed because the bucket held too few units.
@@ -16,7 +16,7 @@ class Bucket:
 
     def __init__(self, a_second: int, burst: int) -> None:
         self._a_second = a_second
-        self._most = self._level = burst * SECOND_US  # counted in millionths of a unit, so that no fraction is rounded
+        self._most = self._level = burst * SECOND_US  # levels in millionths of a unit, so that no fraction is rounded
         self._filled_us = 0
         self.refused = 0
 
@@ -27,7 +27,7 @@ class Bucket:
         return amount * SECOND_US <= self._level
 
     def consume(self, amount: int, now_us: int) -> bool:
-        """Remove `amount` units from the bucket. Return False, and remove nothing, if the bucket holds fewer."""
+        """Remove `amount` units from the bucket. If the bucket holds fewer units, remove none and return False."""
         if not self.has(amount, now_us):
             self.refused += 1
             return False

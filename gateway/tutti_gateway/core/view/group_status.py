@@ -1,6 +1,6 @@
 """Read-only status of this gateway and of the others, for the status document.
 
-Data about another gateway comes from its last heartbeat, and is therefore old if that gateway is silent.
+Data about another gateway comes from that gateway's last heartbeat, so the data is old if the gateway is silent.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ PRIMARY, MINORITY, JOINING, LEARNER, SILENT, LEAVING, HALTED = (
     "learner",  # added to the roster, but without a vote until it has caught up
     "silent",  # no message has arrived within the boot period
     "leaving",  # an orderly stop is in progress
-    "halted",  # the disk failed, or the gateway may not continue its log: it only serves reads
+    "halted",  # the gateway only serves reads, because its disk failed or because it must not continue its log
 )
 
 
@@ -31,10 +31,11 @@ class Member(NamedTuple):
     """Status of one gateway, as far as this gateway knows it.
 
     Attributes:
-        number, name, address: as in the roster, or in the configuration before the log has a roster.
+        number, name, address: number, name and address of the gateway in the roster, or in the configuration before the log has a
+            roster.
         incarnation: incarnation of the gateway's disk; empty if unknown.
-        state: one of this module's constants, such as `PRIMARY`.
-        voter: True if the roster counts the gateway with its current disk.
+        state: state of the gateway: one of the constants of this module, such as `PRIMARY`.
+        voter: True if the gateway, with its current disk, is a voter in the last roster.
         coordinator: True if the gateway coordinates the view.
         age: rank by age among the members of the view, 1 for the oldest; 0 if the gateway is not in the view.
         frontier: last position that the gateway has reported as decided.
@@ -63,7 +64,7 @@ class GroupStatus:
     """Reads the status of one stack."""
 
     def __init__(self, stack: Stack) -> None:
-        """Store the stack, from which each property computes its value when it is read."""
+        """Store the stack. A property computes its value from the stack on each access."""
         self._stack = stack
 
     @property
@@ -86,7 +87,7 @@ class GroupStatus:
 
     @property
     def waits(self) -> str:
-        """Text for the operator: what this gateway waits for while it leaves, or is not in the view; else empty."""
+        """Description of what this gateway waits for while it leaves or is not in the view; otherwise empty."""
         if self.state == LEAVING:
             return self._stack.layers.membership.leaving.waits
         if self._stack.phase is Phase.BORN or self.state not in (JOINING, MINORITY) or self._stack.layers.peers.removed:
@@ -95,7 +96,7 @@ class GroupStatus:
 
     @property
     def clock_ahead_us(self) -> int:
-        """Difference between the local wall clock and the group's clock in microseconds; negative if the local clock lags."""
+        """Local wall clock minus the group's clock, in microseconds; negative if the local clock lags."""
         return 0 if self._stack.phase is Phase.BORN else self._stack.layers.clocks.ahead_us
 
     def group_time_us(self, mono_us: int) -> int:
@@ -108,7 +109,7 @@ class GroupStatus:
 
     @property
     def view(self) -> tuple[int, tuple[int, ...], int]:
-        """The installed view: its id, members (numbers, oldest first) and coordinator; 0, () and 0 if there is none."""
+        """The installed view: its id, members (numbers, oldest first) and coordinator; 0, () and 0 if no view is installed."""
         if self._stack.phase is Phase.BORN:
             return 0, (), 0
         view_state = self._stack.layers.context.view_state
@@ -136,7 +137,7 @@ class GroupStatus:
         }
 
     def members(self) -> list[Member]:
-        """Return the status of all gateways that the log or the configuration names, this one included, by number."""
+        """Return the status of all gateways in the log's rosters or in the configuration, this one included, by number."""
         if self._stack.phase is Phase.BORN:
             return []
         layers = self._stack.layers
@@ -146,7 +147,7 @@ class GroupStatus:
 
 
 def _other_disk(layers: Layers) -> str:
-    """Return a reason and a remedy if the roster names another disk for this gateway; empty if it names the current disk."""
+    """Return a reason and a remedy if the roster contains another disk for this gateway; empty if it contains this disk."""
     identity, rosters = layers.context.identity, layers.peers.rosters
     voter = rosters.named.get(layers.context.view_state.me)
     if voter is None or not voter.voting or voter.name != identity.gateway or voter.incarnation == identity.incarnation:
@@ -173,7 +174,7 @@ def _waits(layers: Layers) -> str:
     peers, view_state = layers.peers, layers.context.view_state
     if peers.rosters.blank:
         return _founding(peers)
-    # With an old log, the live voters may be missing in its roster, so their absence must not be reported as the problem.
+    # The roster in an old log may lack the live voters, so this gateway must not report that they are missing.
     if not peers.hears_majority() and (layers.membership.misses or not peers.later()):
         return _lacking(peers, view_state.me)
     if layers.membership.misses:
@@ -197,7 +198,7 @@ def _leads(number: int, view: int) -> bool:
 
 
 def _founding(peers: Peers) -> str:
-    """Return the reason why a gateway with an empty log has not founded a group; empty if it is about to do so."""
+    """Return the reason why a gateway with an empty log has not founded a group; empty if it will do so soon."""
     others = [peer for peer in peers if peer.name]
     there = [(peer.name, peer.beat) for peer in others if peers.fresh(peer.number) and peer.beat is not None]
     absent = [peer.name for peer in others if not peers.fresh(peer.number) or peer.beat is None]
@@ -284,7 +285,7 @@ def _other(layers: Layers, peer: Peer) -> Member:
         layers.context.view_state.coordinator == peer.number,
         _age(layers, peer.number),
         frontier,
-        # A silent gateway misses every decision, so its lag is computed from the current frontier.
+        # The lag of a silent gateway grows with each decision, so it is computed from the current frontier.
         peer.lag if fresh else max(0, layers.context.window.frontier - frontier),
         now_us - peer.received_us if beat is not None else -1,
         peer.rtt_us,
@@ -297,7 +298,7 @@ def _reason_of(layers: Layers, peer: Peer) -> str:
     peers, beat, voter = layers.peers, peer.beat, layers.peers.rosters.named.get(peer.number)
     if beat is None or beat.leaving:
         return ""
-    # comes first, because a low disk may be the cause of the other reasons
+    # A low disk may be the cause of all other reasons, so the text begins with it.
     low = "its disk has no free space; " if beat.low else ""
     if voter is not None and voter.voting and voter.name == peer.name and voter.incarnation != peer.incarnation:
         return f"{low}has another disk than the roster names, and no vote: if the named disk is lost, {_disk_remedy(peers, voter)}"

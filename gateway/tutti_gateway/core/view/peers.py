@@ -1,4 +1,4 @@
-"""The other gateways and their soft state. After a start, the soft state is rebuilt from heartbeats."""
+"""The other gateways and their soft state, which a gateway rebuilds from heartbeats after each start."""
 
 from __future__ import annotations
 
@@ -19,13 +19,14 @@ class Peer:
     """One other gateway.
 
     Attributes:
-        number, name, address: as in the roster, or in the configuration before there is one.
-        incarnation: incarnation of its disk, as in its last message.
-        beat: its last heartbeat; None if there is none.
-        received_us: arrival time of the last heartbeat.
+        number, name, address: number, name and address of the peer in the roster, or in the configuration before the log has a
+            roster.
+        incarnation: incarnation of the peer's disk, from the peer's last message.
+        beat: the peer's last heartbeat; None before the first one.
+        received_us: arrival time of the peer's last heartbeat.
         lag: number of positions by which the peer's frontier was below this gateway's when the last heartbeat arrived.
         missed: number of this gateway's heartbeats since the last message of the peer.
-        up: False if the transport reports a broken connection.
+        up: False if the transport reports that the connection to the peer is broken.
         echoed_us: the latest `sent_us` of this gateway that the peer has returned in a heartbeat.
         rtt_us, spread_us: measured round trip and its spread (RFC 6298); 0 before the first measurement.
         probed: number of heartbeats since the coordinator probed the peer; -1 if the peer is not silent.
@@ -63,15 +64,14 @@ class Peer:
         self.probed = -1
 
     def boot_us(self, heartbeat_us: int) -> int:
-        """Return the boot period: the silence after which the peer is suspected, which grows with its round trip (membership,
-        M6).
-        """
+        """Return the boot period, which is the silence after which the peer is suspected. Long round trips extend it (M6)."""
         return limits.BOOT_HEARTBEATS * heartbeat_us + 2 * self.rtt_us + 4 * self.spread_us
 
     def boot_beats(self, heartbeat_us: int) -> int:
         """Return the boot period as a number of this gateway's heartbeats.
 
-        A remainder below a quarter of a heartbeat is dropped, because the short round trip of a near peer needs no extra heartbeat.
+        The number is rounded up, except that a remainder below a quarter of a heartbeat is dropped. So a near peer with its short
+        round trip gets no extra heartbeat.
         """
         silence_us = self.boot_us(heartbeat_us) - heartbeat_us // 4
         return min(-(-silence_us // heartbeat_us), limits.BOOT_HEARTBEATS_MAX)
@@ -81,7 +81,7 @@ class Peer:
         return self.up and self.beat is not None and self.missed < self.boot_beats(heartbeat_us)
 
     def measured(self, sample_us: int) -> None:
-        """Add a measured round trip to the estimate."""
+        """Update the estimate of the peer's round trip by a measured one."""
         if not 0 <= sample_us <= limits.ROUND_TRIP_US_MAX:
             return
         # A sample far above the estimate usually means that a process was paused, so its effect is limited.
@@ -95,10 +95,10 @@ class Peer:
 
 
 class Peers:
-    """The other gateways by number; it also determines this gateway's own number.
+    """Table of the other gateways by number. The table also determines this gateway's own number.
 
     Attributes:
-        rosters: the rosters that count in this gateway's log.
+        rosters: the rosters in this gateway's log whose majorities count.
         configured: (number, name, address) of the configured members, numbered from 1 in the order of their names.
     """
 
@@ -114,7 +114,7 @@ class Peers:
         self._guests: dict[int, Peer] = {}
 
     def refresh(self) -> None:
-        """Compute the peers and this gateway's number again, if the rosters of the log have changed."""
+        """If the rosters of the log have changed, compute the peers and this gateway's number from them."""
         window = self._context.window
         if self._changes != window.roster_changes:  # the counter makes repeated calls cheap
             self._changes = window.roster_changes
@@ -125,13 +125,13 @@ class Peers:
         context, identity = self._context, self._context.identity
         named = [(voter.number, voter.name, voter.address) for voter in self.rosters.known.values()] or self.configured
         me = next((number for number, name, _ in named if name == identity.gateway), 0)
-        # Peers that do not durably know the removal of a voter still count its answers, so it keeps its number.
+        # A removed gateway keeps its number, because peers that do not durably know the removal still count its answers.
         me = me or context.window.state.gateway_number(identity.incarnation)
-        # The log never gives this number to another gateway, so this gateway may use it until the log assigns a new one.
+        # The log never assigns a number twice, so this gateway may use its old number until the log assigns a new one.
         if me or not self._rostered:
             context.view_state.me = me
         self._rostered = self._rostered or (bool(me) and bool(self.rosters.known))
-        # A change of another gateway must not make this gateway forget the heartbeats and round trips of known peers.
+        # Peers that stay in the roster keep their heartbeats and round trips when the roster changes.
         known = {(peer.number, peer.name): peer for peer in self._peers.values()}
         others = [one for one in named if one[1] != identity.gateway]
         self._guests = {number: peer for number, peer in self._guests.items() if number not in self.rosters.known}
@@ -148,8 +148,8 @@ class Peers:
     def admit(self, number: int) -> None:
         """Add a gateway that has the same log but is in none of this gateway's rosters.
 
-        A later roster of that log may contain the gateway. This gateway accepts its messages and may copy its log, but does not
-        count it in any majority.
+        A later roster of that log may contain the added gateway. This gateway accepts the messages of the added gateway and may
+        copy its log, but does not count it in any majority.
         """
         if number not in self._peers and number != self._context.view_state.me and len(self._peers) < common_limits.ROSTER_MAX:
             self._peers[number] = self._guests[number] = Peer(number, "", "")
@@ -159,12 +159,12 @@ class Peers:
         return iter(self._peers.values())
 
     def get(self, number: int) -> Peer | None:
-        """Return the gateway with this number; None if it is unknown or is this gateway itself."""
+        """Return the other gateway with this number; None if the number is unknown or is this gateway's own."""
         return self._peers.get(number)
 
     @property
     def config_crc(self) -> int:
-        """CRC of the names and addresses of the configured members, which must be equal at all founders of a group."""
+        """CRC of the names and addresses of all configured members. The founders of a group must have equal CRCs."""
         text = "\n".join(f"{name}={address}" for _, name, address in self.configured)
         return int(google_crc32c.value(text.encode()))
 
@@ -186,7 +186,7 @@ class Peers:
         return peer is not None and peer.fresh(self._heartbeat_us)
 
     def incarnation(self, number: int) -> bytes:
-        """Return the incarnation of the gateway's disk, from its last message; empty if unknown."""
+        """Return the incarnation of a gateway's disk, from the gateway's last message; empty if unknown."""
         if number == self._context.view_state.me:
             return self._context.identity.incarnation
         peer = self._peers.get(number)
@@ -202,7 +202,7 @@ class Peers:
 
     @property
     def removed(self) -> bool:
-        """True if no roster that counts names this gateway any longer, although an earlier one did."""
+        """True if this gateway was in a roster of the log, but is in none of the rosters that count now."""
         return self._rostered and self._context.identity.gateway not in {voter.name for voter in self.rosters.known.values()}
 
     def member(self, number: int) -> bool:
@@ -210,11 +210,11 @@ class Peers:
         return self.rosters.member(number, self.incarnation(number))
 
     def counts(self, number: int) -> bool:
-        """True if any roster that counts contains the gateway's vote with its current disk."""
+        """True if the gateway, with its current disk, is a voter in any of the rosters that count."""
         return self.rosters.votes(number, self.incarnation(number))
 
     def hears(self) -> tuple[int, ...]:
-        """Return the gateways of which a message arrived within the boot period."""
+        """Return the live gateways, which are those from which a message arrived within the boot period."""
         return tuple(peer.number for peer in self if peer.fresh(self._heartbeat_us))
 
     def hears_majority(self) -> bool:
@@ -222,7 +222,7 @@ class Peers:
         return self.rosters.majority(self.incarnations([self._context.view_state.me, *self.hears()]))
 
     def later(self) -> set[int]:
-        """Return the live gateways whose numbers this log has not assigned yet, so that their logs must be newer."""
+        """Return the live gateways whose numbers this log has not assigned yet. Their logs must be newer than this log."""
         given = self._context.window.state.next_gateway
         return {number for number, peer in self._guests.items() if number >= given and peer.fresh(self._heartbeat_us)}
 
@@ -234,14 +234,14 @@ class Peers:
         me = self._context.view_state.me
         if not self.member(me):
             return []
-        # Posts go to a member and votes come back, so both directions of the connection must work (lanes, U8).
+        # An origin sends frames to a member and gets its votes, so both directions of the connection must work (lanes, U8).
         hearing = [peer for peer in self if peer.fresh(self._heartbeat_us) and peer.beat is not None and me in peer.beat.hears]
         return [me, *(peer.number for peer in hearing if peer.beat and not peer.beat.leaving and self.member(peer.number))]
 
     def replicated_position(self) -> int:
-        """Return the position up to which every other voter holds the log durably and decided, according to its heartbeats.
+        """Return the position up to which the log is durable and decided at every other voter, according to its last heartbeat.
 
-        The result is 0 until a heartbeat of every voter has arrived from the disk that the roster names.
+        The result is 0 until a heartbeat of every other voter has arrived, sent with the disk that is in the roster.
         """
         self.refresh()
         me = self._context.view_state.me
@@ -259,14 +259,14 @@ class Peers:
         return max(peer.rtt_us // 2 if peer is not None else 0, limits.DISTANCE_US_MIN)
 
     def round_beats(self) -> int:
-        """Return the number of heartbeats in a round trip to the furthest live gateway; 0 if it takes less than one heartbeat."""
+        """Return the number of whole heartbeats in a round trip to the furthest live gateway."""
         return self._furthest_us() // self._heartbeat_us
 
     def answer_beats(self) -> int:
-        """Return the number of heartbeats that two round trips to the furthest live gateway take, rounded up.
+        """Return the number of heartbeats that two round trips to the furthest live gateway take.
 
-        A remainder below a quarter of a heartbeat is dropped, because the short round trip of a near gateway needs no extra
-        heartbeat.
+        The number is rounded up, except that a remainder below a quarter of a heartbeat is dropped. So gateways with short round
+        trips get no extra heartbeat.
         """
         return max(0, -(-(2 * self._furthest_us() - self._heartbeat_us // 4) // self._heartbeat_us))
 
@@ -274,5 +274,5 @@ class Peers:
         return max((peer.rtt_us for peer in self if peer.fresh(self._heartbeat_us)), default=0)
 
     def seen_view(self) -> int:
-        """Return the highest view in the last heartbeats of all peers."""
+        """Return the highest view id that any peer's last heartbeat contains."""
         return max((max(peer.beat.promised, peer.beat.view, peer.beat.claim) for peer in self if peer.beat), default=0)

@@ -27,7 +27,7 @@ class Step(enum.Enum):
     """Event that moves a member to another phase."""
 
     STARTED = "started"
-    UNFIT = "started, and may not take part"
+    UNFIT = "started, and must not take part"
     CAMPAIGN = "proposes a view"
     PROPOSED = "a higher view is proposed"
     PROMISED_OWN = "own proposal durably promised"

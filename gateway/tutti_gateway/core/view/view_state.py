@@ -7,7 +7,7 @@ from tutti.errors import invariant
 
 #: Reason of a refusal while this gateway is not in a view that decides.
 NO_VIEW = "this gateway is not in a view that decides (`tutti members` shows the reason)"
-#: Reason of a refusal while the log is empty, because the group is not founded yet or the gateway's directory is new.
+#: Reason of a refusal while the log is empty: the group is not founded yet, or the gateway's directory is new.
 NO_LOG = "this gateway has no log yet: the group is founded once all its gateways run; `tutti members` lists the missing ones"
 
 
@@ -16,15 +16,15 @@ class ViewState:
 
     Attributes:
         me: this gateway's number in the roster; 0 before it is known.
-        promised, accepted, coordinated: as in `HardState`; each value is durable before this object contains it.
-        view: id of the installed view; 0 if there is none.
-        members: gateway numbers of the installed view, oldest first.
-        others: the members except this one.
-        coordinator: number of the view's coordinator (the sequencer); 0 if there is no view.
+        promised, accepted, coordinated: the views in `HardState`. Each value is durable before this object contains it.
+        view: id of the installed view; 0 if no view is installed.
+        members: numbers of the gateways in the installed view, oldest first.
+        others: all members of the installed view except this one.
+        coordinator: number of the view's coordinator (the sequencer); 0 if no view is installed.
         primary: True after the view's VIEW frame is decided, so that the view accepts new messages.
-        active: False after the member has halted or stopped, so that it sends and decides nothing.
-        pausing: True if the view has ended and a new view is expected, for which client messages are kept.
-        draining: True if this coordinator hands over, so that it orders no new messages of any gateway.
+        active: True until this member has halted or stopped. An inactive member sends and decides nothing.
+        pausing: True if this member keeps client messages for the next view, which should follow the ended view soon.
+        draining: True if this member coordinates but is about to leave, so that it orders no new messages.
         closed: (code, reason) if this gateway refuses client messages because it leaves or has halted; else None.
     """
 
@@ -63,12 +63,12 @@ class ViewState:
         return self.coordinator == self.me and self.current(self.view)
 
     def current(self, view: int) -> bool:
-        """True if messages of `view` count: the view is installed, and this member has promised no other view (flush, F11)."""
+        """True if this member accepts messages of `view`: it has installed that view and promised no other one (flush, F11)."""
         return 0 < view == self.promised == self.accepted == self.view
 
     def durable(self, scalars: HardState) -> None:
-        """Use hard state that has become durable."""
-        # After a lower promise, a lower and a higher view could both decide the same position.
+        """Update the promised, accepted and coordinated views from hard state that has become durable."""
+        # If a promise went back, a lower and a higher view could both decide a frame at the same position.
         invariant(
             scalars.promised >= self.promised and scalars.accepted >= self.accepted and scalars.coordinated >= self.coordinated,
             f"scalars go back: {scalars} after promised {self.promised}, accepted {self.accepted}",
@@ -77,8 +77,9 @@ class ViewState:
         self.promised, self.accepted, self.coordinated = scalars.promised, scalars.accepted, scalars.coordinated
 
     def install(self, view: int, members: tuple[int, ...], coordinator: int) -> None:
-        """Begin a view that is durably promised and accepted. The view accepts new messages only after its VIEW frame is
-        decided.
+        """Install a view that is durably promised and accepted.
+
+        The view accepts new messages only after its VIEW frame is decided.
         """
         invariant(view == self.promised == self.accepted, f"view {view} is installed and {self.promised} promised")
         invariant(self.me in members and coordinator in members, f"view {view} of {members} is not this member's")
@@ -87,7 +88,7 @@ class ViewState:
         self.primary = False
 
     def end_view(self) -> None:
-        """End the installed view, so that this member neither sends nor accepts its votes and decisions (protocol/flush, F3)."""
+        """End the installed view. This member then neither sends nor accepts votes and decisions of that view (flush, F3)."""
         self.pausing = self.pausing or self.primary  # client messages wait for the next view
         self.view = self.coordinator = 0
         self.members = self.others = ()

@@ -37,7 +37,7 @@ class LaneDirectory:
 
     @property
     def copied(self) -> bool:
-        """Always False: the gateway's directory detects copies."""
+        """Return False, because copies are detected by the gateway's directory and not by the directories of its lanes."""
         return False
 
     @property
@@ -51,20 +51,24 @@ class LaneDirectory:
         return bytes.fromhex(self._identity.log)
 
     def store_log_uuid(self, log: bytes) -> None:
-        """Record durably whether the lane has begun: `log` is the lane's incarnation, or empty."""
+        """Record durably whether the lane has begun.
+
+        Args:
+            log: incarnation of the lane if the lane has begun, else empty bytes.
+        """
         if log != self.log:
             self._identity = msgspec.structs.replace(self._identity, log=log.hex())
             _write_identity(self.path, self._identity, self.storage)
 
     def declare_original(self) -> None:
-        """Do nothing, because the gateway's own directory detects copies, also of its lanes."""
+        """Do nothing, because the identity of the gateway's directory also detects copies of its lanes."""
 
     def refresh_identity(self, after_us: int) -> None:
-        """Refresh the identity file of the gateway. The file also detects older copies of the gateway's lanes."""
+        """Refresh the identity file of the gateway, which also detects older copies of the gateway's lanes."""
         self._owner.refresh_identity(after_us)
 
     def refresh_if_stale(self, after_us: int) -> None:
-        """As `refresh_identity`, but only if a promise or vote has followed the last write; called when the disk is idle."""
+        """Refresh the identity file of the gateway if a promise or vote was made after the file's last write."""
         self._owner.refresh_if_stale(after_us)
 
     def become_new_disk(self) -> None:
@@ -72,7 +76,7 @@ class LaneDirectory:
         raise InvariantViolated(f"the lane in {self.path} cannot take the identity of another disk")
 
     def close(self) -> None:
-        """Do nothing: the gateway holds the lock."""
+        """Do nothing, because the gateway's directory holds the lock and a lane has none."""
 
 
 def open_lane_directory(owner: DataDirectory, lane: LaneName, storage: Storage) -> LaneDirectory:
@@ -91,7 +95,7 @@ def open_lane_directory(owner: DataDirectory, lane: LaneName, storage: Storage) 
         _write_identity(path, identity, storage)
         renewed = f"{os.path.join(path, IDENTITY)} was corrupt and was rebuilt from the other files of the lane: {error}"
     if identity is None:
-        # A lane that begins again would assign the same positions to different records, so existing segments are an error.
+        # Segments without an identity are an error, because a new lane would assign their positions to different records.
         if list_positions(path, "seg"):
             raise Damaged(f"{os.path.join(path, IDENTITY)} is missing, but the lane's log exists: restore the file")
         # The identity is written last, so a crash during the creation leaves a lane that the next start creates again.
@@ -100,7 +104,7 @@ def open_lane_directory(owner: DataDirectory, lane: LaneName, storage: Storage) 
                 os.mkdir(folder)
         identity = Identity(FORMAT_VERSION, owner.gateway, owner.group, lane.incarnation.hex())
         _write_identity(path, identity, storage)
-        # The name of the lane in `lanes` must be durable, and so must the name `lanes` in the gateway's directory.
+        # Two directory entries must be durable: that of the lane in `lanes`, and that of `lanes` in the gateway's directory.
         storage.make_names_durable(os.path.dirname(path))
         storage.make_names_durable(owner.path)
     elif not os.path.isdir(os.path.join(path, LOG)):
@@ -111,14 +115,14 @@ def open_lane_directory(owner: DataDirectory, lane: LaneName, storage: Storage) 
 def _read(path: str, lane: LaneName) -> Identity | None:
     """Return the identity of a lane's directory, or None if it has none.
 
-    An identity with another format, or one that names another disk than the directory, counts as corrupt.
+    An identity counts as corrupt if it has another format, or another disk than the name of the directory.
     """
     try:
         identity = read_identity(path)
     except WrongDirectory as error:
         raise Damaged(str(error)) from error
     except DirectoryRefused as error:
-        # A bad sector affects only this lane, so it counts as corruption. Other errors, such as permissions, need the operator.
+        # A bad sector affects only this lane, so it counts as corruption. Other errors (permissions, for example) need an operator.
         if isinstance(error.__cause__, OSError) and error.__cause__.errno == errno.EIO:
             raise Damaged(str(error)) from error
         raise
@@ -135,7 +139,7 @@ def _rebuild_identity(path: str, owner: DataDirectory, lane: LaneName, reason: D
     """Rebuild a corrupt identity from a segment header with a valid CRC.
 
     Raises:
-        Damaged: `reason`, because there is no such header.
+        Damaged: there is no such header; the error is `reason`.
     """
     firsts = list_positions(path, "seg", include_trimmed=True)
     # A rebuilt identity says that the lane has begun, so a segment header of this lane must prove it.

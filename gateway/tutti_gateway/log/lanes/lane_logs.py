@@ -1,10 +1,10 @@
-"""The lanes in a gateway's data directory: one log for each, with the same writer and recovery as the ordered log (design, section
-7).
+"""The lanes in a gateway's data directory (design, section 7).
 
-The directory `DIR/lanes/NUMBER-INCARNATION/` has the files of a data directory except the lock. The log of a lane begins with a
-VIEW frame and contains only VIEW and BATCH frames. The uuid of that log is the incarnation. In the hard state of this gateway's
-lane, `promised` is the highest attempt. In lanes of other gateways, `promised` is 0. The file `DIR/lane` names this gateway's lane
-before the first write to the lane, so that a start detects a missing lane.
+Each lane has its own log, which uses the writer and the recovery of the ordered log. The directory
+`DIR/lanes/NUMBER-INCARNATION/` has the files of a data directory except the lock. The log of a lane begins with a VIEW frame and
+contains only VIEW and BATCH frames. The uuid of a lane's log is the incarnation in the lane's name. In the hard state of this
+gateway's lane, `promised` is the highest attempt. In lanes of other gateways, `promised` is 0. Before the first write to its own
+lane, the gateway stores the lane's name in the file `DIR/lane`, so that a start detects a missing lane.
 """
 
 from __future__ import annotations
@@ -70,16 +70,16 @@ class LaneWriter(LogWriter):
         return self._indexer.state.position
 
     def apply_retention(self, replicated: int, now_us: int) -> bool:
-        """Trim the frames that retention allows to trim and that every gateway of the roster has.
+        """Trim the frames that retention may remove and that every gateway of the roster has.
 
         Return True if frames were trimmed, or if trimmed files are left to remove.
 
         Args:
-            replicated: last position that every gateway of the roster has.
+            replicated: last position of this lane that every gateway of the roster has.
             now_us: wall clock, us.
         """
         if self._truncating:
-            return False  # a truncation or replacement failed and will be repeated, so the start of the lane is not final
+            return False  # the start of the lane may still change, because a failed truncation or replacement will be repeated
         watermark = self._marks.newest.frontier_position
         with self._translating("trimming"):
             trimmed = self.retention.trim_lane(replicated, watermark, now_us)
@@ -100,7 +100,8 @@ class LaneWriter(LogWriter):
 
         Args:
             known: numbers of the producers that exist in the ordered log.
-            following: the next number that the ordered log assigns. Higher numbers are from a later state of that log, and stay.
+            following: the next number that the ordered log assigns. Producers with this number or a higher one stay, because this
+                gateway's ordered log can lag the lane and register them later.
         """
         self.delete_producers([one for one in self._indexer.state.producers if one not in known and one < following])
 
@@ -117,12 +118,12 @@ class LaneLogs:
 
     Attributes:
         messages: messages for the operator about corruption that was found at the start.
-        starts: first offset of each lane that is not trimmed. Any thread may read this attribute.
+        starts: for each lane, the first offset that is not trimmed. Any thread may read this attribute.
         scrubber: checks and repairs the lanes.
     """
 
     def __init__(self, owner: DataDirectory, options: LogOptions | None = None, storage: Storage | None = None) -> None:
-        """Create the lanes of a gateway's directory; `start` opens them."""
+        """Create the object for the lanes in a gateway's directory. `start` opens the lanes."""
         self._owner = owner
         self._directory = owner.path
         self._incarnation = owner.incarnation
@@ -137,13 +138,13 @@ class LaneLogs:
         self._writers: OrderedDict[LaneName, LaneWriter] = OrderedDict()
         self._lock = threading.Lock()  # protects `_writers`, for `frontier`
         self._written: set[LaneName] = set()  # lanes with unsynced writes
-        # highest attempt of each of this gateway's lanes, one lane for each of its numbers
+        # highest attempt of each lane of this disk, which has one lane for each number that the gateway had
         self._attempts: dict[LaneName, int] = {}
         self._own_lane: LaneName | None = None
         self._number = 0  # number of this gateway; 0 while it is unknown
-        self._replicated: dict[LaneName, int] = {}  # last position that every gateway of the roster has
+        self._replicated: dict[LaneName, int] = {}  # for each lane, the last position that every gateway of the roster has
         self._retention_due_s = 0.0
-        self._retention_queue: deque[LaneName] = deque()  # lanes that retention still has to check in this round
+        self._retention_queue: deque[LaneName] = deque()  # lanes that retention has not checked yet in this round
         self._quarantine = LaneQuarantine(self._directory, self._storage)
         self.starts: dict[LaneName, int] = {}
         self.messages: list[str] = []
@@ -156,8 +157,9 @@ class LaneLogs:
     def start(self, ordered: LogState | None = None) -> tuple[LaneLog, ...]:
         """Recover all lanes.
 
-        If a lane of another gateway is corrupt, keep its valid part; the rest is fetched. If the end of this gateway's lane is
-        lost, report it, so that it is fetched. If this gateway's lane has any other corruption, halt the lane.
+        If a lane of another gateway is corrupt, keep the valid part; the gateway fetches the rest later. If the end of this
+        gateway's lane is lost, report the loss in the result, so that the gateway fetches the missing frames. If this gateway's
+        lane has any other corruption, halt the lane.
 
         Args:
             ordered: state of the ordered log, with the number of this gateway and the producers that still exist.
@@ -174,7 +176,7 @@ class LaneLogs:
             for writer in self._writers.values():
                 writer.delete_unknown_producers(ordered.producers, ordered.next_producer)
         own = self._load_own()
-        # A lane that begins again would assign the same positions to different records, so a missing lane is halted.
+        # A missing lane is halted, because a new lane with this name would assign the same positions to different records.
         if own is not None and self._is_own(own) and own not in [(log.origin, log.incarnation) for log in found]:
             path = lane_path(self._directory, own)
             found.append(self._halted(own, f"{path} is missing, but {os.path.join(self._directory, OWN)} names the lane"))
@@ -192,7 +194,7 @@ class LaneLogs:
         lost = lost_end(recovered, self._attempts[lane], self._writers[lane].published) if self._is_own(lane) else None
         if lost is None:
             return log
-        # The hard state records the loss: after a partial fetch, the log may reach its mark and still lack later frames.
+        # The hard state records the loss, because a partly fetched log may look complete: it can reach its mark but lack frames.
         self._writers[lane].write_hard_state(lost_end_hard_state(lost))
         self.messages.append(lost_end_message(lane, lost))
         return msgspec.structs.replace(log, attempt=log.tail[-1].view if log.tail else recovered.state.view, lost=lost)
@@ -219,21 +221,21 @@ class LaneLogs:
         )
 
     def _halted(self, lane: LaneName, reason: str) -> LaneLog:
-        """Return a description of this gateway's lane as halted."""
-        # Decided frames may be missing here, and a new frame would get a position that one of them already has.
+        """Return the `LaneLog` of this gateway's lane in the state halted, and add the reason to the operator's messages."""
+        # Decided frames may be missing on this disk, so a new frame could get the position of a decided frame.
         reason = f"the lane of this gateway accepts no more records: {reason}; if the files cannot be restored, {NEW_LANE_REMEDY}"
         self.messages.append(reason)
         return LaneLog(origin=lane.origin, incarnation=lane.incarnation, halted=reason)
 
     def _salvage_lane(self, lane: LaneName, reason: str) -> Recovered:
-        """Quarantine a corrupt lane, and begin a new log with its valid part. The other gateways have the rest of its frames."""
+        """Quarantine a corrupt lane, and begin a new log with the lane's valid part. Other gateways have the remaining frames."""
         quarantined_path, removed = self._quarantine.add(lane)
         self.messages += removed
         writer, _ = self._open(lane)
         short = ""
         try:
             salvage(quarantined_path, writer)
-        # The start must not fail because of an incomplete copy, since other gateways have the missing frames.
+        # An incomplete copy is not an error of the start, because other gateways have the missing frames.
         except (DiskFull, Damaged, WrongDirectory, OSError) as error:
             short = f"; no more of it could be copied ({error})"
         self._close(lane)
@@ -246,7 +248,7 @@ class LaneLogs:
         return recovered
 
     def _load_own(self) -> LaneName | None:
-        """Return this gateway's lane, if it has begun on this disk."""
+        """Return the name of this gateway's lane if the lane has begun on this disk, else None."""
         lane = recorded_own_lane(self._directory)
         self._own_lane = lane if lane is not None and lane.incarnation == self._incarnation else None
         return self._own_lane
@@ -265,7 +267,7 @@ class LaneLogs:
         self.starts[lane] = writer.retention.start.offset
         if len(self._writers) > limits.LANES_OPEN_MAX:
             others = [one for one in self._writers if one != lane and one.incarnation != self._incarnation]
-            # A lane with unsynced writes must not be closed, so if all others have some, they are synced first.
+            # A lane with unsynced writes must not be closed, so if every candidate has unsynced writes, all lanes are synced first.
             if self._written.issuperset(others):
                 self.sync()
             self._close(next(one for one in others if one not in self._written))
@@ -285,7 +287,7 @@ class LaneLogs:
         return self._writers[lane]
 
     def _record_own(self, lane: LaneName) -> None:
-        """Record this gateway's lane durably, before the first write to it, so that later starts detect a missing lane."""
+        """Store the name of this gateway's lane durably before the first write to the lane, so that a start detects its loss."""
         with self._translating(lane):
             open_lane_directory(self._owner, lane, self._storage)
             self._storage.replace_file(os.path.join(self._directory, OWN), f"{lane.text}\n".encode())
@@ -293,7 +295,7 @@ class LaneLogs:
 
     @contextlib.contextmanager
     def _translating(self, lane: LaneName) -> Iterator[None]:
-        """Translate system errors of a block."""
+        """Convert system errors that the block raises to errors of the log."""
         try:
             yield
         except OSError as error:
@@ -305,12 +307,12 @@ class LaneLogs:
         """Apply a persist action to its lane. The frames are only written; `sync` makes them durable.
 
         Raises:
-            DiskFull: the disk is full; repeat the same action later.
+            DiskFull: the disk is full; repeat the same call later.
             DiskFailed: the disk failed, now or earlier.
         """
         lane = LaneName(action.origin, action.incarnation)
         writer = self._writer(lane)
-        # The lane lacks frames that other gateways have trimmed, so it continues at the start of their log.
+        # The lane lacks frames that the other gateways have trimmed, so it continues at the start of the others' copies.
         if action.begin is not None and writer.last_decided < action.begin.position:
             self._replace(lane, writer, action.begin)
         if action.cut is not None:
@@ -339,7 +341,7 @@ class LaneLogs:
 
     def sync(self) -> None:
         """Make all written frames durable."""
-        # Parallel fsyncs of the lanes are faster, because a journalling file system commits them with one journal write.
+        # The fsyncs run in parallel, because a journalling file system commits parallel fsyncs with one journal write.
         sync_in_parallel([partial(self._sync, lane) for lane in self._written])
 
     def _sync(self, lane: LaneName) -> None:
@@ -347,12 +349,12 @@ class LaneLogs:
         self._written.discard(lane)
 
     def read(self, action: ReadLane) -> tuple[Frame, ...]:
-        """Return durable frames from the first requested position on; none if the first one was trimmed or cannot be read."""
+        """Return durable frames from `action.first` on; none if that frame was trimmed or cannot be read."""
         writer = self._writer(LaneName(action.origin, action.incarnation))
         return () if action.first < writer.retention.start.first else writer.read(action.first, action.last)[0]
 
     def begin(self, action: ReadLane) -> LaneBegin | None:
-        """Return the state at the start of a lane if the requested frames were trimmed, else None."""
+        """Return the state at the start of a lane if the frame `action.first` was trimmed, else None."""
         lane = LaneName(action.origin, action.incarnation)
         first = self._writer(lane).retention.start.first
         if action.first >= first:
@@ -364,7 +366,7 @@ class LaneLogs:
         return LaneBegin(state.position, state.view, state.chain, state.next_offset, state.members)
 
     def set_replicated(self, action: LaneHeld) -> None:
-        """Record the position up to which every gateway of the roster has a lane."""
+        """Record the last position of a lane that every gateway of the roster has."""
         self._replicated[LaneName(action.origin, action.incarnation)] = action.position
 
     @property
@@ -373,7 +375,7 @@ class LaneLogs:
         return self.scrubber.damaged
 
     def suspect(self, incarnation: bytes) -> list[LaneName]:
-        """Scrub all of a lane soon, because a read of it failed.
+        """Plan a scrub of a whole lane, because a read of the lane failed.
 
         Args:
             incarnation: the first bytes of the lane's incarnation.
@@ -413,9 +415,9 @@ class LaneLogs:
                 self._writers[lane].frontier(position, offset)
 
     def decided(self, run: DeliverUnordered) -> None:
-        """Index decided frames of a lane. For another gateway's lane, first publish the frontier.
+        """Index decided frames of a lane. If the lane belongs to another gateway, first publish the frontier.
 
-        If a snapshot has replaced the lane, frames before its new start are ignored.
+        If a snapshot has replaced the lane, frames before the lane's new start are ignored.
         """
         lane = LaneName(run.origin, run.incarnation)
         writer = self._writer(lane)
@@ -423,7 +425,7 @@ class LaneLogs:
         for frame in run.frames:
             offsets.append(offset)
             offset += frame.count
-        # The frontier of this gateway's own lane is already published, because receipts for its frames need it earlier.
+        # The frontier of this gateway's own lane was published earlier, before the receipts for these frames were sent.
         if lane.incarnation != self._incarnation:
             writer.frontier(run.frames[-1].position, offset)
         writer.decided(run.frames, offsets)
@@ -439,7 +441,7 @@ class LaneLogs:
         Return True if work is left; the caller must then call again within 10 ms.
         """
         left = [self.apply_retention() for _ in range(len(self._writers))]
-        # Most lanes are at rest, and a thread for each of them would cost more than their work.
+        # Lanes at rest are skipped, because a thread for each of the many lanes would cost more than it gains.
         sync_in_parallel([partial(_idle, writer, left) for writer in self._writers.values() if not writer.at_rest])
         return any(left)
 

@@ -1,11 +1,12 @@
-"""Handling of corrupt lanes at a start.
+"""Handles corrupt lanes when a gateway starts.
 
-A corrupt lane of another gateway is quarantined, its valid part is copied into a new log, and the rest is fetched. The newest
-quarantined lanes, up to a limit, are kept for examination.
+A corrupt lane of another gateway is quarantined, its valid part is copied into a new log, and the gateway fetches the rest. The
+newest quarantined lanes, up to a limit, are kept for examination.
 
 If the end of this gateway's lane is corrupt, a `LostEnd` describes the missing frames, which other gateways still have. The lane's
-hard state records the loss: `coordinated` is then the attempt that continues after the fetch. The record stays valid until a later
-attempt is promised. A start cannot end it earlier, because frames after the mark may be missing even when the log reaches the mark.
+hard state records the loss: its field `coordinated` is the attempt in which the lane continues after the fetch. This record stays
+valid until the lane promises a later attempt. A log that reaches its mark again does not end the record, because frames after the
+mark may still be missing.
 """
 
 from __future__ import annotations
@@ -40,11 +41,12 @@ _SUFFIX = ".damaged-"
 class LaneQuarantine:
     """Quarantines the corrupt lanes that one start finds.
 
-    The limit of quarantined lanes never removes a lane of the same start, because the rest of that lane is not fetched yet.
+    The limit of quarantined lanes never removes a lane that this start has quarantined, because the lane's other frames are not
+    fetched yet.
     """
 
     def __init__(self, directory: str, storage: Storage) -> None:
-        """Create the quarantine of a gateway's directory."""
+        """Create the quarantine for the lanes in a gateway's data directory."""
         self._directory = directory
         self._storage = storage
         self._this_start: set[str] = set()
@@ -53,20 +55,20 @@ class LaneQuarantine:
         """Rename a lane's directory durably. First remove the oldest quarantined lanes, so that the new one stays within the limit.
 
         Returns:
-            The new path, and messages about removed lanes and failed removals, for the operator.
+            The new path, and messages for the operator about removed lanes and failed removals.
 
         Raises:
             OSError: the disk is full, or it failed.
         """
         path = lane_path(self._directory, lane)
         names = with_descriptor_wait(lambda: os.listdir(os.path.dirname(path)))
-        # The number must be free among all names, because even a plain file with such a name would block the rename.
+        # The number must be higher than in all existing names, because even a plain file with the new name would block the rename.
         number = 1 + max(map(_number, names))
         existing = quarantined_lanes(self._directory)
         excess = max(0, len(existing) + 1 - limits.LANES_QUARANTINED_MAX)
         messages = [_removed(one) for one in existing[:excess] if one not in self._this_start]
         new_path = f"{path}{_SUFFIX}{number}"
-        # One rename moves all files of the lane, so a crash leaves the whole lane under its old name or its new one.
+        # One rename moves all files of the lane, so a crash leaves the whole lane under either the old or the new name.
         self._storage.rename(path, new_path)
         self._storage.make_names_durable(os.path.dirname(path))
         self._this_start.add(new_path)
@@ -76,8 +78,8 @@ class LaneQuarantine:
 def quarantined_lanes(directory: str) -> list[str]:
     """Return the paths of quarantined lanes in a gateway's directory, oldest first.
 
-    The numbers in their names increase over all lanes. Earlier releases counted each lane separately, so the change time orders
-    lanes with equal numbers.
+    The number at the end of each name gives the order, because all lanes share one sequence of numbers. Earlier releases numbered
+    each lane separately, so lanes with equal numbers are ordered by their change times.
     """
     folder = os.path.join(directory, LANES)
     with with_descriptor_wait(lambda: os.scandir(folder)) as entries:
@@ -90,7 +92,7 @@ def quarantined_lanes(directory: str) -> list[str]:
 
 
 def _number(name: str) -> int:
-    """Return the N of a name `NUMBER-INCARNATION.damaged-N`, or 0 for any other name."""
+    """Return the N in a name of the form `NUMBER-INCARNATION.damaged-N`, or 0 for any other name."""
     lane, _, number = name.partition(_SUFFIX)
     return int(number) if number.isascii() and number.isdecimal() and LaneName.parse(lane) is not None else 0
 
@@ -98,8 +100,8 @@ def _number(name: str) -> int:
 def _removed(path: str) -> str:
     """Remove a quarantined lane, and return a message about the result.
 
-    After a crash, the rest of the directory keeps its number, so it is still the first to be removed when the next lane is
-    quarantined. A failed removal does not prevent the start.
+    If a crash interrupts the removal, the remaining files keep the lane's old number, so the next quarantine removes them first. A
+    failed removal does not prevent the start.
     """
     try:
         shutil.rmtree(path)
@@ -116,7 +118,7 @@ def _removed(path: str) -> str:
 def salvage(damaged: str, writer: LogWriter) -> int:
     """Copy the leading valid frames of a corrupt lane into a new log, and return the last decided position of the new log.
 
-    A copied frame is decided in the new log if the old log recorded it as decided.
+    Frames that the old log recorded as decided are also decided in the new log.
 
     Args:
         damaged: directory of the corrupt lane.
@@ -124,7 +126,7 @@ def salvage(damaged: str, writer: LogWriter) -> int:
 
     Raises:
         DiskFull, DiskFailed: the new log cannot be written.
-        Damaged, WrongDirectory, OSError: the old log cannot be read further; the new log has the frames before.
+        Damaged, WrongDirectory, OSError: the old log cannot be read completely; the frames before the error are in the new log.
     """
     decided = _decided(damaged)
     position, chain, offset = 1, 0, 0
@@ -132,7 +134,7 @@ def salvage(damaged: str, writer: LogWriter) -> int:
     if begin > 1:
         snapshot = read_snapshot(damaged, begin)
         if snapshot is None:
-            return 0  # the new log cannot continue a chain without the state before the first frame
+            return 0  # without the state before the first frame, the new log cannot continue the chain
         writer.replace(snapshot.state.to_bytes())
         position, chain, offset = begin, snapshot.state.chain, snapshot.state.next_offset
     for first in list_positions(damaged, "seg", include_trimmed=True):
@@ -144,7 +146,7 @@ def salvage(damaged: str, writer: LogWriter) -> int:
         segment = SegmentMap(segment_path(damaged, first), first)
         file_position = FRAMES_AT
         while True:
-            # A scan of the whole segment would hold all of its frames in memory, so the lane is copied in pieces.
+            # The segment is copied in pieces, because one scan would hold all frames of the segment in memory.
             found = scan_frames(
                 segment, file_position, position, chain, last=position + limits.SCRUB_FRAMES - 1, bodies_from=position
             )
@@ -160,8 +162,8 @@ def salvage(damaged: str, writer: LogWriter) -> int:
 def _begin_of(damaged: str) -> int:
     """Return the first position of the lane.
 
-    If the file `start` is corrupt, return the start of the oldest segment from which the log continues to the newest without a gap.
-    Segments before a gap may belong to a log that a snapshot has replaced.
+    If the file `start` is corrupt, return the first position of the oldest segment from which the log has no gap up to the newest
+    segment. Segments before a gap may belong to a log that a snapshot has replaced.
     """
     try:
         return read_start(damaged).first
@@ -176,7 +178,7 @@ def _begin_of(damaged: str) -> int:
 
 
 def _continues_at(damaged: str, first: int, following: int) -> bool:
-    """True if the frames of a segment end directly before the next segment, with its chain value."""
+    """True if the frames of segment `first` end directly before segment `following`, with the chain value in its header."""
     try:
         chain, wanted = (read_header(damaged, one).chain for one in (first, following))
     except (Damaged, OSError):
@@ -211,12 +213,12 @@ def _decided(damaged: str) -> int:
         finally:
             reader.close()
     except TuttiError:
-        # A reader fails if the identity or the file `start` is corrupt, but the marks may still be valid.
+        # A reader cannot be opened if the identity or the file `start` is corrupt, but the marks may still be valid.
         return _decided_by_marks(damaged)
 
 
 def _decided_by_marks(damaged: str) -> int:
-    """Return the highest decided position that a mark of the lane names; 0 if unknown."""
+    """Return the highest decided position in the marks of the lane; 0 if unknown."""
     try:
         stored = read_hard_state(damaged)
         firsts = list_positions(damaged, "seg", include_trimmed=True)
@@ -233,7 +235,7 @@ def lost_end(recovered: Recovered, attempt: int, last_published: int) -> LostEnd
     """Return the lost end of this gateway's lane, or None if no frame is missing.
 
     Args:
-        attempt: the highest attempt that this gateway's files name.
+        attempt: the highest attempt that the files of the lane contain.
         last_published: last position that the previous run published as decided; 0 if the log reaches that position.
     """
     state, tail, damage, scalars = recovered.state, recovered.tail, recovered.damage, recovered.scalars
@@ -252,12 +254,12 @@ def lost_end(recovered: Recovered, attempt: int, last_published: int) -> LostEnd
 
 
 def lost_end_hard_state(lost: LostEnd) -> HardState:
-    """Return the hard state that records the lost end."""
+    """Return the hard state of a lane that records the loss of the lane's end."""
     return HardState(promised=lost.promised, coordinated=lost.promised)
 
 
 def lost_end_message(lane: LaneName, lost: LostEnd) -> str:
-    """Return the message for the operator."""
+    """Return the message for the operator about the lost end of this gateway's lane."""
     last = max(lost.last, lost.shown)
     what = f"positions {lost.first} to {last}" if lost.first <= last else f"frames after position {lost.last}"
     return (

@@ -1,8 +1,8 @@
 """Scrubs the decided frames of lanes, one piece of one lane at a time, and repairs corrupt frames in place.
 
 Each lane has its own scrubber (`scrubber.py`). This module chooses the next lane and keeps the results. After a failed read of a
-lane, a file in its directory marks the lane as suspected until a scrub has read the whole lane. The file keeps the suspicion over a
-restart. A corrupt lane still accepts writes, because the corrupt frames are before its end and other gateways have them.
+lane, a file in the lane's directory marks the lane as suspected until a scrub has read the whole lane, even after a restart of the
+gateway. A corrupt lane still accepts writes, because the corrupt frames are before the lane's end and other gateways have them.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class LaneScrubber:
         self._storage = storage
         self._scrubber_of = scrubber
         self._open_lanes = lanes
-        # the scrubber that checks each suspected lane, or None until the check begins
+        # for each suspected lane, the scrubber that checks it; None before the check begins
         self._suspects: dict[LaneName, LogScrubber | None] = {}
         self._lost: dict[LaneName, tuple[int, int]] = {}
         self._skipped: set[LaneName] = set()  # lanes that cannot be opened
@@ -73,7 +73,7 @@ class LaneScrubber:
             return False
         self._suspects[lane] = None
         self.damaged[lane] = _SOON
-        # A power loss may lose this file, which only delays the scrub of the lane, so the file needs no sync.
+        # This file needs no sync: if a power loss removes the file, the lane is only scrubbed later.
         self._storage.replace_file(self._file(lane), b"", durable=False)
         return True
 
@@ -92,13 +92,13 @@ class LaneScrubber:
             DiskFailed, DiskFull: a rebuilt file could not be written.
             OSError: a file could not be read.
         """
-        # Suspected lanes come first, except those whose corrupt range is known and waits for frames of another gateway.
+        # Suspected lanes come first. A lane whose corrupt range is known waits for frames of another gateway.
         lane = next((one for one in self._suspects if one not in self._lost), None) or self._next()
         if lane is None:
             return None
         try:
             scrubber = self._scrubber_of(lane)
-            # A lane that was closed and opened again has a new scrubber, which has not checked any part of the lane yet.
+            # If the lane was closed and opened again, its new scrubber has not checked any part of the lane yet.
             if lane in self._suspects and self._suspects[lane] is not scrubber:
                 self._suspects[lane] = scrubber
                 scrubber.suspect_all()
@@ -109,7 +109,10 @@ class LaneScrubber:
         return self._record_result(lane, scrubber)
 
     def _skip(self, lane: LaneName, error: Exception) -> LaneCorrupt | None:
-        """Skip a lane that cannot be opened until the next start, and log this once. The file of a suspected lane remains."""
+        """Skip a lane until the next start, because it cannot be opened, and add one message for the operator.
+
+        The file that marks a suspected lane remains.
+        """
         self._skipped.add(lane)
         self._suspects.pop(lane, None)
         if lane in self._round:
@@ -119,12 +122,12 @@ class LaneScrubber:
         return LaneCorrupt(*lane, 0, 0) if self._lost.pop(lane, None) is not None else None
 
     def pop_messages(self) -> list[str]:
-        """Return the messages for the operator, about snapshots and skipped lanes, that were added since the last call."""
+        """Return and clear the collected messages for the operator, which are about snapshots and skipped lanes."""
         messages, self._messages = self._messages, []
         return messages
 
     def _next(self) -> LaneName | None:
-        """Return the next lane of the scrub round, and begin a new round if this one is complete, or None without an open lane."""
+        """Return the next lane of the scrub round, or None if no lane is open. Begin a new round if this one is complete."""
         open_lanes = [lane for lane in self._open_lanes() if lane not in self._skipped]
         self._round = [lane for lane in self._round if lane in open_lanes] or open_lanes
         return self._round[0] if self._round else None
@@ -140,7 +143,7 @@ class LaneScrubber:
             self._lost[lane] = lost
             self.damaged[lane] = f"{scrubber.message}: {_FETCHED}"
             return LaneCorrupt(*lane, *lost) if lost != before else None
-        # The scrubber has read the whole lane since the suspicion, so the suspicion ends.
+        # The scrubber has read the whole lane after the failed read, so the lane is no longer suspected.
         if self._suspects.get(lane) is scrubber and not scrubber.urgent:
             del self._suspects[lane]
             with contextlib.suppress(FileNotFoundError):
@@ -152,14 +155,16 @@ class LaneScrubber:
         return LaneCorrupt(*lane, 0, 0) if before is not None else None
 
     def repair(self, lane: LaneName, frames: Sequence[Frame]) -> LaneCorrupt:
-        """Write the frames that fit into the corrupt range of a lane. Return the range that is still corrupt; zeros if none is.
+        """Write those of `frames` that fit into the corrupt range of a lane.
+
+        Return the range that is still corrupt, with positions 0 and 0 if nothing is corrupt any more.
 
         Raises:
             DiskFull, DiskFailed: the frames could not be written.
         """
         try:
             scrubber = self._scrubber_of(lane)
-            if scrubber.lost is None:  # the lane was closed and opened again, so a new scrub must find its corrupt range
+            if scrubber.lost is None:  # the lane was closed and opened again, so a new scrub must find the corrupt range
                 self._lost.pop(lane, None)
                 self.suspect(lane)
             self.repaired += scrubber.repair(frames)

@@ -17,9 +17,9 @@ class Digest(NamedTuple):
 
     Attributes:
         log: uuid of the log, hex.
-        start, end: offsets.
-        sha256: digest, hex.
-        lane: NUMBER-INCARNATIONHEX of the lane; empty for the ordered log.
+        start, end: first offset of the range, and offset after its last record.
+        sha256: digest of the records, hex.
+        lane: name of the lane (NUMBER-INCARNATIONHEX); empty for the ordered log.
     """
 
     log: str

@@ -1,8 +1,7 @@
 """Repairs a data directory whose gateway halted because of corruption (design, section 6).
 
-The tool reports the corruption, repairs what needs no loss of data, and truncates the log on request.
-The tool truncates only if the operator names the first offset that may be lost. Everything that the tool removes is kept in a
-folder.
+The tool reports the corruption, makes the repairs that lose no data, and truncates the log on request. The tool truncates only if
+the operator gives the first offset that may be lost. The tool moves everything that it removes to a folder.
 """
 
 from __future__ import annotations
@@ -37,13 +36,14 @@ class Repair:
     """The result of a repair.
 
     Attributes:
-        damage: findings by position, including repaired ones; empty if the log was valid.
-        offset: first lost offset, which the operator must name to accept the loss; -1 if no record is lost.
-        lost: number of committed records that are lost.
-        frames_after: number of positions after the corruption, whose frames are also lost, because frames before them are missing.
+        damage: findings ordered by position, including repaired ones; empty if the log was valid.
+        offset: first lost offset, which the operator must give to accept the loss; -1 if no record is lost.
+        lost: number of lost committed records.
+        frames_after: number of positions after the corruption. The frames at these positions are also lost, because earlier frames
+            are missing.
         truncated: True if the log was truncated.
         kept_in: folder with everything that was removed; empty if nothing was removed.
-        others_vote: True if the remaining log names several voters, so the gateway needs other gateways to continue.
+        others_vote: True if the roster in the remaining log contains several voters, so that the gateway needs others to continue.
         renewed: message about the new identity of a member that discarded data on which others may rely; empty if the member keeps
             its identity.
     """
@@ -62,18 +62,20 @@ def repair(path: str | os.PathLike[str], accept_loss_from: int | None = None, *,
     """Report the corruption of a directory whose gateway is down, and make the repairs that lose no data.
 
     Segment headers are rebuilt from the rest of the log. Wrong indexes and snapshots are moved away, because a running gateway
-    rebuilds them. The same call completes an interrupted truncation; until then, a start of the gateway behaves as before or halts.
+    rebuilds them. If a truncation was interrupted, the same call completes it. Before that call, a start of the gateway behaves as
+    before the truncation, or halts.
 
     Args:
         path: data directory.
-        accept_loss_from: first lost offset, as a report named it, at which the log is truncated; without it, only report the loss.
+        accept_loss_from: offset at which to truncate the log, which must be the first lost offset that an earlier call reported.
+            With None, the function only reports the loss.
         storage: file operations, which tests can replace.
 
     Raises:
         DirectoryRefused: the gateway is running.
         WrongDirectory: the path is not a data directory.
-        UsageError: the corruption begins at another offset, or there is no corruption.
-        Damaged: the first lost record or the hard state cannot be determined.
+        UsageError: the corruption does not begin at `accept_loss_from`, or there is no corruption.
+        Damaged: the first lost offset or the hard state cannot be determined.
     """
     # The lock proves that the gateway is down.
     directory, storage = lock_directory(path), storage or Storage()
@@ -89,7 +91,7 @@ def repair(path: str | os.PathLike[str], accept_loss_from: int | None = None, *,
             report = verify(directory.path)
         remaining = sorted(report.damage, key=lambda finding: finding.position)
         damage = tuple(sorted([*rebuilt, *remaining], key=lambda finding: finding.position))
-        # Indexes and snapshots can be rebuilt, so only the other findings mean that records are lost.
+        # A finding in an index or a snapshot loses no record, because these files can be rebuilt (`derived`).
         first = next((finding for finding in remaining if not finding.derived), None)
         if first is None:
             if accept_loss_from is not None:
@@ -98,7 +100,7 @@ def repair(path: str | os.PathLike[str], accept_loss_from: int | None = None, *,
                 folder = folder or _new_folder(directory.path, storage)
                 _move(directory.path, [finding.file for finding in remaining], folder, storage)
             return Repair(damage, kept_in=folder)
-        # The operator accepts a loss by its first offset, so an unknown offset allows no truncation.
+        # The operator accepts a loss by giving the first lost offset, so a truncation is impossible if that offset is unknown.
         if first.offset < 0:
             raise Damaged(f"{first.file}, byte {first.byte}: {first.what}; the offset there is unknown: restore the file")
         position, offset = _truncation_point(directory.path, first)
@@ -112,7 +114,7 @@ def repair(path: str | os.PathLike[str], accept_loss_from: int | None = None, *,
                 f"to give up the committed records from there on ({found.lost}), name that offset"
             )
         if found.others_vote:
-            # This disk must never vote again without the data for which it voted, so it becomes a new disk before the truncation.
+            # A disk must never vote again after it has lost data for which it voted, so it first becomes a new disk.
             directory.become_new_disk()
         folder = _truncate(directory.path, position, offset, folder, storage)
         return replace(found, truncated=True, kept_in=folder, renewed=directory.renewed)
@@ -121,7 +123,7 @@ def repair(path: str | os.PathLike[str], accept_loss_from: int | None = None, *,
 
 
 def _others_vote(path: str, position: int) -> bool:
-    """True if the log before a position names more than one voter."""
+    """True if a roster in the log before `position` contains more than one voter."""
     state = newest_snapshot(path, position - 1).state
     rosters = [tuple(state.roster.values())]
     with closing(LogReader(path, damaged=True)) as reader:
@@ -131,7 +133,7 @@ def _others_vote(path: str, position: int) -> bool:
 
 
 def _write_headers(path: str, headers: list[SegmentHeader], folder: str, storage: Storage) -> None:
-    """Copy the bad headers to the folder, durably, and then write the rebuilt headers."""
+    """Copy the bad segment headers durably to the folder for removed files, and then write the rebuilt headers."""
     for header in headers:
         file = segment_path(path, header.first)
         storage.replace_file(os.path.join(folder, f"{os.path.basename(file)}.header"), read_file(file, FRAMES_AT))
@@ -146,8 +148,8 @@ def _write_headers(path: str, headers: list[SegmentHeader], folder: str, storage
 def _truncation_point(path: str, damage: Finding) -> tuple[int, int]:
     """Return the position and offset from which the log must be truncated.
 
-    A void batch whose ABORT follows the corruption must be truncated too. Without the ABORT, the batch would be committed, although
-    the gateway has reported its abort to the producer (C2).
+    If the ABORT of a void batch lies after the corruption, the batch must be truncated, too. Without the ABORT, the batch would
+    become committed, but the gateway has already reported the abort to the producer (C2).
     """
     low = max(damage.position - limits.UNDECIDED_FRAMES_MAX, 1)
     void: dict[int, int] = {}
@@ -166,20 +168,20 @@ def _truncation_point(path: str, damage: Finding) -> tuple[int, int]:
 
 
 def _truncate(path: str, position: int, offset: int, folder: str, storage: Storage) -> str:
-    """Truncate the log from a position on, and return the folder with the removed files.
+    """Truncate the log from `position` on, and return the folder with the removed files.
 
-    Snapshots are moved first. While the newest snapshot exists, a start continues from it as before the repair. Once that snapshot
-    is moved, a start finds the log shorter than its mark, and halts. The mark is lowered last. With an earlier lowered mark, a
-    start would commit valid frames between the truncation point and the corruption as the tail of the log.
+    Snapshots are moved first. Until the newest snapshot is moved, a start of the gateway behaves as before the repair. After that,
+    a start halts, because the log ends below its mark. The mark is lowered last: if it were lowered earlier, a start could commit
+    valid frames between the truncation point and the corruption.
 
     Args:
-        folder: the folder for removed files; empty for a new one.
+        folder: folder for removed files; empty to create one.
     """
     firsts = list_positions(path, "seg")
     stored = read_hard_state(path)
-    last = bisect_right(firsts, position - 1) - 1  # the segment with the frame before the position becomes the last one
+    last = bisect_right(firsts, position - 1) - 1  # index of the segment that becomes the last one: it holds `position - 1`
     if stored is None or last < 0:
-        raise Damaged(f"no part of the log in {path} can be kept: restore the directory, or start the gateway with a new one")
+        raise Damaged(f"no part of the log in {path} can be kept: restore it, or start the gateway with a new data directory")
     segment = firsts[last]
     mark, file_position = _end_before(path, segment, position)
     newest = newest_mark(path, stored.mark, firsts)
@@ -190,33 +192,36 @@ def _truncate(path: str, position: int, offset: int, folder: str, storage: Stora
     _move(path, _files_from(path, position, "snap"), folder, storage)
     size = read_header(path, segment).size
     _end_segment_at(segment_path(path, segment), file_position, size, folder, storage)
-    # The segment at the truncation point may continue the log, so it is moved first; without it, no later segment can continue.
+    # The first removed segment is moved first, because later segments cannot continue the log without that segment.
     _move(path, _files_from(path, position, "seg"), folder, storage)
     indexes = _files_from(path, position, "idx")
     if os.path.exists(index_path(path, segment)):
         indexes.append(index_path(path, segment))
     _move(path, indexes, folder, storage)
-    # The live page of the last run may publish a frontier that the truncated log no longer reaches.
+    # The live page of the last run is invalidated, because its frontier may lie beyond the end of the truncated log.
     live = LivePage(path)
     live.invalidate()
     live.close()
     hard_state_file = HardStateFile(path, storage, stored)
     try:
-        # The mark with the highest sequence counts, so the lowered mark needs one above all marks in the remaining segments.
+        # A start uses the mark with the highest sequence number, so the lowered mark gets a higher number than all other marks.
         lowered = mark._replace(
             sequence=newest.sequence + 1, frontier_position=frontier[0], frontier_offset=frontier[1], time_us=time.time_ns() // 1000
         )
         hard_state_file.write(stored.hard_state, lowered, segment)
     finally:
         hard_state_file.close()
-    # A start halts if the last segment has no valid mark, so such a segment gets the lowered one.
+    # A start halts if the last segment has no valid mark, so the lowered mark is written to a segment without one.
     if find_lost_end(path, segment, size) is not None:
         _write_mark(segment_path(path, segment), lowered, storage)
     return folder
 
 
 def _end_segment_at(file: str, file_position: int, size: int, folder: str, storage: Storage) -> None:
-    """Copy a segment to the folder, then end its frames at byte `file_position`, and extend it to its full `size`, all durably."""
+    """Copy a segment to the folder for removed files, then truncate its frames at byte `file_position`, durably.
+
+    A shortened segment file is extended to its full `size`.
+    """
     copy = os.path.join(folder, os.path.basename(file))
     shutil.copyfile(file, copy)
     fd = storage.open(copy)
@@ -227,7 +232,7 @@ def _end_segment_at(file: str, file_position: int, size: int, folder: str, stora
     storage.sync_directory(folder)
     fd = storage.open(file)
     try:
-        # At a start, a last segment that is smaller than its full size counts as corrupt.
+        # The file is extended, because a start treats a last segment that is smaller than its full size as corrupt.
         if storage.size(fd) < size:
             storage.allocate(fd, size)
         if file_position + HEADER_SIZE <= size:
@@ -248,7 +253,7 @@ def _write_mark(file: str, mark: VoteMark, storage: Storage) -> None:
 
 
 def _end_before(path: str, first: int, position: int) -> tuple[VoteMark, int]:
-    """Return the mark of a log that ends before a position, and the file position after its last frame in segment `first`."""
+    """Return the mark of a log that ends before `position`, and the file position after its last frame in segment `first`."""
     segment = SegmentMap(segment_path(path, first), first)
     found = scan_frames(segment, FRAMES_AT, first, read_header(path, first).chain, last=position - 1, bodies_from=None)
     if found.position != position:
@@ -258,12 +263,12 @@ def _end_before(path: str, first: int, position: int) -> tuple[VoteMark, int]:
 
 
 def _files_from(path: str, position: int, kind: str) -> list[str]:
-    """Return the paths of the log's files of a kind ("seg", "idx" or "snap") from a position on, in order."""
+    """Return the paths of all files of a kind ("seg", "idx" or "snap") whose first position is at or above `position`, in order."""
     return [os.path.join(path, LOG, f"{number:020d}.{kind}") for number in list_positions(path, kind) if number >= position]
 
 
 def _new_folder(path: str, storage: Storage) -> str:
-    """Create a folder for removed files. Each repair gets a new folder, because the same file names occur in each repair."""
+    """Create a folder for the removed files of one repair. Two repairs need two folders, because equal file names may occur."""
     name = os.path.join(path, f"kept-{time.strftime('%Y%m%dT%H%M%S')}")
     folder, number = name, 1
     while os.path.exists(folder):
@@ -275,7 +280,7 @@ def _new_folder(path: str, storage: Storage) -> str:
 
 
 def _move(path: str, files: list[str], folder: str, storage: Storage) -> None:
-    """Move files into a folder, each one durably before the next, so that a crash keeps their order."""
+    """Move files into a folder in the given order. Each move is durable before the next one, so a crash cannot change the order."""
     for file in files:
         storage.rename(file, os.path.join(folder, os.path.basename(file)))
         storage.sync_directory(folder)

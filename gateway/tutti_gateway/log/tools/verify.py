@@ -1,4 +1,4 @@
-"""Checks a whole data directory: every frame with its chain value and body, then the indexes and snapshots."""
+"""Checks a whole data directory: the chain value and the body of every frame, and the indexes and snapshots."""
 
 from __future__ import annotations
 
@@ -37,9 +37,9 @@ class Finding(NamedTuple):
     """A problem in a data directory.
 
     Attributes:
-        position, offset: first affected position and offset; offset -1 if unknown.
+        position, offset: first affected position, and first affected offset (-1 if unknown).
         file, byte, what: path of the file, byte in the file, and description of the problem.
-        derived: True for an index or a snapshot, which can be rebuilt from the frames.
+        derived: True if the file is an index or a snapshot, which can be rebuilt from the frames.
     """
 
     position: int
@@ -55,16 +55,16 @@ class Verified:
     """The result of a check.
 
     Attributes:
-        log: uuid of the log, hex; for a lane the uuid of the group's ordered log.
-        gateway: name of the gateway.
-        lane: NUMBER-INCARNATIONHEX of the checked lane; empty for the ordered log.
-        frontier: the decided end; later frames are pending.
-        durable: last position that the newest mark names as synced.
+        log: uuid of the log, hex; for a lane, the uuid of the group's ordered log.
+        gateway: name of the gateway that owns the directory.
+        lane: name of the checked lane (NUMBER-INCARNATIONHEX); empty for the ordered log.
+        frontier: the decided end of the log; later frames are pending.
+        durable: last position that was durable, according to the newest mark.
         newest: first position of the newest segment that must exist; 0 if unknown.
         segments, frames, records, bytes: numbers of checked segments, frames, committed records and bytes.
         end: last position in the log.
-        damage: lost or corrupt data; empty in a valid log.
-        notes: findings without loss of data: missing indexes and snapshots, a torn end.
+        damage: findings of lost or corrupt data; empty for a valid log.
+        notes: findings that lose no data, such as missing indexes and snapshots, or a torn end.
     """
 
     log: str
@@ -103,7 +103,7 @@ def verify(path: str | os.PathLike[str], progress: Callable[[int, int], None] | 
         durable = newest_mark(reader.path, stored.mark, firsts).position if stored is not None and firsts else 0
         if stored is not None:
             durable = max(durable, stored.mark.position)
-        # A running gateway may begin a segment after this list was read, so a missing newest segment proves nothing then.
+        # The check for a missing newest segment is skipped if the gateway runs, because it may begin a segment after the listing.
         newest = stored.segment if stored is not None and not frontier.live else 0
         report = Verified(reader.log, reader.name, frontier, max(durable, frontier.position), newest)
     _Check(reader.path, firsts, report, progress).run()
@@ -126,10 +126,10 @@ class LaneVerified(NamedTuple):
 
     Attributes:
         lane, path: name of the lane (NUMBER-INCARNATIONHEX), and its directory.
-        own: True if this gateway, with this disk, is the origin of the lane.
-        report: the full result, or None if the check could not start.
-        damage: findings of the report, or the reason why there is no report.
-        refused: why the system denies access to the lane; empty if access is granted.
+        own: True if this disk of this gateway is the origin of the lane.
+        report: full result of the check, or None if the check could not start.
+        damage: findings in `report`, or the reason why there is no report.
+        refused: reason why the system denies access to the lane; empty if the lane is accessible.
     """
 
     lane: str
@@ -143,12 +143,12 @@ class LaneVerified(NamedTuple):
 def verify_lanes(path: str | os.PathLike[str], progress: Callable[[int, int], None] | None = None) -> list[LaneVerified]:
     """Check each lane in a gateway's directory with `verify`, ordered by number, and check that the gateway's own lane exists.
 
-    A lane without files is omitted, because a running gateway is just creating it.
+    A lane without files is omitted, because a running gateway may be creating the lane at this moment.
     """
     directory = os.path.abspath(path)
     identity = read_identity(directory)
     incarnation = bytes.fromhex(identity.incarnation) if identity is not None else b""
-    # A lane's directory exists before `DIR/lane` names it, so with this order of reads, a new own lane never looks missing.
+    # `DIR/lane` is read before the lanes are listed, because a gateway creates the lane's directory before it writes `DIR/lane`.
     own = recorded_own_lane(directory)
     lanes = list_lanes(directory)
     found = [
@@ -169,7 +169,7 @@ def _verify_lane(directory: str, lane: LaneName, own: bool, progress: Callable[[
         report = verify(path, progress)
     except Damaged as error:
         return LaneVerified(lane.text, path, own, None, [Finding(error.position, -1, path, 0, str(error))])
-    except WrongDirectory as error:  # the folder of the lane holds other files, so the lane itself is lost
+    except WrongDirectory as error:  # the lane is lost, because its directory holds other files
         return LaneVerified(lane.text, path, own, None, [Finding(0, -1, path, 0, str(error))])
     except DirectoryRefused as error:
         return LaneVerified(lane.text, path, own, None, [], str(error))
@@ -177,7 +177,7 @@ def _verify_lane(directory: str, lane: LaneName, own: bool, progress: Callable[[
 
 
 def lane_of(path: str | os.PathLike[str]) -> tuple[str, bool] | None:
-    """Return the directory of the lane at a path, and True if it is its gateway's own lane, or None if the path is not a lane."""
+    """Return a lane's directory, and True if the lane belongs to the gateway that owns this disk. For another path, return None."""
     found = lane_of_path(os.fspath(path))
     if found is None:
         return None
@@ -193,12 +193,12 @@ class _Check:
         self._firsts = firsts
         self._report = report
         self._progress = progress
-        # A running gateway may truncate frames after the frontier during the check, so the check ends at the frontier.
+        # If the gateway runs, the check ends at the frontier, because the gateway may truncate later frames during the check.
         self._last = report.frontier.position if report.frontier.live else None
         begin = read_start(path).first
         start = read_snapshot(path, begin) if begin > 1 else empty_snapshot()
         self._begin = begin
-        self._state = start.state.copy() if start is not None else None  # None once corruption makes it unknown
+        self._state = start.state.copy() if start is not None else None  # None from a corruption on that makes the state unknown
         self._total = sum(os.path.getsize(segment_path(path, first)) for first in firsts)
 
     def run(self) -> None:
@@ -213,7 +213,7 @@ class _Check:
         found: FrameScan | None = None
         for first, following in pairwise([*self._firsts, 0]):
             header_chain = self._header(first, position, chain, found)
-            # A corrupt header gives no chain value, so its frames must continue the chain of the previous segment.
+            # If the header is corrupt, the frames of the segment are checked with the chain value of the previous segment.
             found = self._walk(first, chain if header_chain is None else header_chain)
             self._segment(found, aborts, complete=found.position == following)
             self._report.segments += 1
@@ -230,18 +230,18 @@ class _Check:
         found: list[Abort] = []
         chain = self._state.chain if self._state is not None else 0
         for first in self._firsts:
-            with contextlib.suppress(Damaged):  # `_header` reports a bad header; its frames continue the chain before the segment
+            with contextlib.suppress(Damaged):  # with a bad header, which `_header` reports, the previous chain value is used
                 chain = read_header(self._path, first).chain
             try:
                 walked = self._walk(first, chain)
                 chain = walked.chain
                 found += walked.aborts(walked.headers())
             except FormatError:
-                continue  # the later check of this segment reports the error
+                continue  # `run` scans this segment again and reports the error
         return found
 
     def _header(self, first: int, position: int, chain: int, before: FrameScan | None) -> int | None:
-        """Check a segment's header, and that the segment continues the one before it.
+        """Check the header of a segment, and check that the segment continues the previous segment.
 
         Return the chain value in the header, or None if the header is corrupt.
         """
@@ -272,11 +272,11 @@ class _Check:
         released = 0
         for index, file_position in enumerate(found.file_positions):
             frame = found.frame(found.first + index)
-            # An explicit read of the pages raises an error for a bad sector; an access to the mapping would raise a signal.
+            # The pages are read explicitly, because at a bad sector, an access to the mapping would raise a signal.
             found.segment.populate(file_position, file_position + frame.size)
             self._frame(frame, found.segment, file_position)
             self._apply(frame, frame.position in void, found.segment, file_position)
-            # Checked pages are released, because a large log would otherwise fill the memory.
+            # Checked pages are released, so that a large log does not fill the memory.
             if file_position - released > _RELEASE_BYTES:
                 found.segment.release(released, file_position)
                 released = file_position
@@ -289,7 +289,7 @@ class _Check:
         try:
             rows = found.rows(headers, aborts, offset, tick)
         except FormatError:
-            return  # `rows` failed because the body of a TICK is corrupt, which `_frame` has reported
+            return  # the index rows are unknown, because the body of a TICK is corrupt; `_frame` has reported this
         if complete and found.position - 1 <= report.frontier.position:
             self._index(found, rows.tobytes())
         else:
@@ -329,8 +329,7 @@ class _Check:
     def _index(self, found: FrameScan, rows: bytes) -> None:
         path = index_path(self._path, found.first)
         sealed = index_sealed(path, found.first)
-        # The writer shortens the file when it seals the index, and a mapping must not reach beyond the end of its file.
-        # A mapping that is made after the seal was found has the final size.
+        # The index is mapped only after it is sealed, because the writer shortens the file when it seals the index.
         mapped = map_rows(path) if sealed is not None else None
         if sealed is None or mapped is None:
             self._note(found.first, path, 0, "no valid index; reads rebuild it in memory from the segment")
@@ -338,16 +337,14 @@ class _Check:
             self._damage(found.first, path, 0, "the index differs from the segment", derived=True)
 
     def _growing_index(self, found: FrameScan, rows: bytes) -> None:
-        """Check the index of a segment that may still grow. Index rows may be missing in it, but the existing rows must be
-        correct.
-        """
+        """Check the index of a segment that may still grow. The index may lack rows, but all rows in it must be correct."""
         path = index_path(self._path, found.first)
         if not os.path.exists(path) or index_sealed(path, found.first) is not None:
             return
         stored = read_file(path, ROWS_AT + len(rows))[ROWS_AT:]
         for at in range(0, len(stored) - ROW_SIZE + 1, ROW_SIZE):
             row = stored[at : at + ROW_SIZE]
-            # A row of zeros is space that was allocated ahead, not a corrupt row.
+            # A row of zeros is not corrupt: it is space that was allocated in advance.
             if row != rows[at : at + ROW_SIZE] and any(row):
                 position = found.first + at // ROW_SIZE
                 self._note(position, path, ROWS_AT + at, "the index row is corrupt; reads rebuild it from the segment")
@@ -390,8 +387,8 @@ class _Check:
 def _equal_states(snapshot: LogState, log: LogState) -> bool:
     """True if a snapshot equals the state that the frames of the log give.
 
-    A lane has no frame for the deletion of a producer, which happens in the ordered log. Therefore the snapshot of a lane may lack
-    some producers, but the entries in it must be equal to those of the log.
+    Producers of a lane are deleted in the ordered log, without a frame in the lane. Therefore the snapshot of a lane may lack some
+    producers that the lane's frames give, but all producers in the snapshot must have the same entries.
     """
     if snapshot.removed.items() <= log.removed.items():
         # Earlier releases did not record removed voters, so a snapshot of such a release may lack some of them.

@@ -21,18 +21,18 @@ _DAMAGED = ".damaged-"
 def quarantine_tail(
     directory: str, storage: Storage, hard_state_file: HardStateFile, mark: VoteMark, segment: Segment, later: Sequence[int]
 ) -> None:
-    """Quarantine the bytes after the valid frames of a segment, then erase them. Each step is durable before the next one.
+    """Copy the bytes after the valid frames of a segment to a quarantine file, then erase them in the segment.
 
-    A shortened segment file gets its original size again.
+    Each step is durable before the next step. A shortened segment file is extended to its original size.
 
     Args:
-        mark: mark that still names the corrupt end; the hard state and the erased segment receive it.
-        later: first positions of the segments after this one.
+        mark: mark that still covers the corrupt end. The function writes it to the hard state and to the erased segment.
+        later: first positions of the segments after this one, which are renamed to quarantine names.
 
     Raises:
         OSError: the disk is full, or it failed.
     """
-    # The marks in the renamed segments no longer count, so the hard state must name the corrupt end before the rename.
+    # Marks in renamed segments are no longer read, so the hard state must contain a mark for the corrupt end before the rename.
     write_mark_to_hard_state(hard_state_file, mark, segment.first)
     copy_segment(directory, storage, segment.first)
     erase_extents(storage, segment, mark, [(segment.file_position, segment.size - segment.file_position)])
@@ -66,14 +66,14 @@ def copy_segment(directory: str, storage: Storage, first: int) -> str:
         storage.close(target)
         if not done:
             storage.remove(copy + ".tmp")
-    # The caller overwrites the original next, so the copy must be durable first.
+    # The copy must be durable now, because the caller overwrites the original next.
     storage.rename(copy + ".tmp", copy)
     storage.make_names_durable(os.path.join(directory, LOG))
     return copy
 
 
 def _quarantine_segments(directory: str, storage: Storage, firsts: Sequence[int]) -> None:
-    """Rename segments durably to quarantine names, which recovery ignores. Remove their indexes, which can be rebuilt."""
+    """Rename segments durably to quarantine names, which recovery ignores, and remove the indexes of these segments."""
     # The last segment is renamed first, so that a crash never leaves a gap between segments.
     for first in reversed(firsts):
         file = segment_path(directory, first)
@@ -132,9 +132,9 @@ def quarantined_files(folder: str) -> list[str]:
 
 
 def remove_older(directory: str, storage: Storage, before: float) -> int:
-    """Remove quarantine files older than `before` (s since 1970), and return their number.
+    """Remove quarantine files older than `before` (s since 1970), and return the number of removed files.
 
-    A scrub round that began at `before` must have found the whole log valid.
+    The caller must have found the whole log valid in a scrub round that began at `before`.
     """
     old = [path for path in quarantined_files(os.path.join(directory, LOG)) if os.stat(path).st_ctime < before]
     for path in old:

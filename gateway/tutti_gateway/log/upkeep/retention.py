@@ -1,9 +1,9 @@
-"""Retention (design, section 6): proposes which old segments to remove, and removes them once a TRIM is decided.
+"""Retention (design, section 6): proposes which old segments to remove, and removes them when a TRIM is decided.
 
 A crash at any instant leaves a valid log. Files are removed only when a durable mark covers the TRIM, because the next start must
-find the TRIM. Before the removal, the file `start` durably records the new start of the log, so files that a crash leaves are
-ignored. The first remaining segment has a snapshot, and no ABORT or transaction refers to frames before it. Therefore no start, no
-reader and no member that installs the snapshot needs older files.
+find the TRIM. Before the removal, the file `start` durably records the new start of the log, so files that a crash leaves behind
+are ignored. The first remaining segment has a snapshot, and no ABORT or transaction refers to frames before this segment. Therefore
+no start, no reader and no member that installs the snapshot needs older files.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ from tutti_gateway.log.write.indexer import Indexer
 from tutti_gateway.log.write.segment import Segment
 
 NS_PER_US = 1000
-SEGMENTS_REMOVED_A_STEP = 4  # segments to remove in one step; more would delay the other work of the thread
-TXNS_A_STEP = 256  # transactions to check in one step
-ROWS_A_STEP = 1 << 20  # index rows to search for transactions in one step
+SEGMENTS_REMOVED_A_STEP = 4  # number of segments removed in one step; with more, other work of the thread would wait too long
+TXNS_A_STEP = 256  # number of transactions that are checked in one step
+ROWS_A_STEP = 1 << 20  # number of index rows that are searched for transactions in one step
 
 
 class _SegmentStart(NamedTuple):
@@ -47,10 +47,10 @@ class _SegmentStart(NamedTuple):
 
     Attributes:
         position: first position of the segment.
-        offset: offset of the segment's first record. If `reach` is set, the offset after the TXN at `reach`.
-        time_us: time of the last TICK before `position`, or before the TXN at `reach`; 0 if there is none.
-        reach: position of the last TXN from `position` on that makes batches before `position` visible; 0 if there is none.
-        written_us: time at which this disk wrote the snapshot, us.
+        offset: offset of the segment's first record. If `reach` is set, the offset after the last record of the TXN at `reach`.
+        time_us: time of the last TICK before `position`, or before the TXN at `reach`; 0 if there is no such TICK.
+        reach: position of the last TXN at or after `position` that makes batches before `position` visible; 0 if there is none.
+        written_us: time at which this disk wrote the snapshot of the segment's start, us.
     """
 
     position: int
@@ -64,7 +64,7 @@ class _BackReference(NamedTuple):
     """A TXN that makes batches of earlier segments visible.
 
     Attributes:
-        low: lowest position of its batches.
+        low: lowest position of the batches that the TXN makes visible.
         position: position of the TXN.
         offset: offset after the last record of the TXN.
         time_us: time of the last TICK before the TXN.
@@ -80,8 +80,8 @@ class _DueTrim(NamedTuple):
     """A decided TRIM that is not applied yet.
 
     Attributes:
-        decided: a decided position that covers the TRIM.
-        position, offset: the start that the TRIM gives the log.
+        decided: a decided position at or after the position of the TRIM.
+        position, offset: first position and first offset of the log after the TRIM.
     """
 
     decided: int
@@ -94,8 +94,8 @@ class BlockedSegments(NamedTuple):
 
     Attributes:
         reader: name of the reader.
-        offset: offset that the reader has committed; 0 if none.
-        bytes: total size of the kept segments.
+        offset: offset that the reader has committed; 0 if it has never committed one.
+        bytes: total size of the blocked segments.
     """
 
     reader: str
@@ -116,7 +116,7 @@ class LogRetention:
 
     Attributes:
         start: durable start of the log.
-        blocked: segments that retention keeps for a named reader, as of the last check.
+        blocked: segments that retention kept for a named reader at the last check, or None.
     """
 
     def __init__(
@@ -129,7 +129,12 @@ class LogRetention:
         segments: Sequence[Segment],
         indexer: Indexer,
     ) -> None:
-        """Create the retention of a log. The writer of the log shares its `segments` and its `indexer`."""
+        """Create the retention of a log.
+
+        Args:
+            segments: the writer's list of segments that hold undecided frames.
+            indexer: the writer's indexer, which has the state of the decided log.
+        """
         self._segments = segments
         self._indexer = indexer
         self._directory = directory
@@ -143,7 +148,7 @@ class LogRetention:
         self._last_start = 1
         self._files_left = True  # files before the start may exist
         self._starts: dict[int, _SegmentStart] = {}
-        self._back_references: list[_BackReference] = []  # all such TXNs up to position `_checked`, in order
+        self._back_references: list[_BackReference] = []  # TXNs up to position `_checked` that refer to earlier segments, in order
         self._checked = self._ticked = 0
         # first position of the newest segment, and (first position, bytes) of all segments
         self._sizes_cache: tuple[int, list[tuple[int, int]]] = (0, [])
@@ -161,10 +166,10 @@ class LogRetention:
                 self._due.append(_DueTrim(state.position, state.start, state.start_offset))
 
     def remove_trimmed(self, watermark: int) -> bool:
-        """Remove trimmed files, a few at a time, and return True if more are left.
+        """Remove some trimmed files, and return True if more trimmed files are left.
 
         Args:
-            watermark: last decided position that a durable mark names.
+            watermark: last decided position in a durable mark.
 
         Raises:
             OSError: the disk failed.
@@ -186,11 +191,13 @@ class LogRetention:
         return self._files_left
 
     def trim_lane(self, replicated: int, watermark: int, now_us: int) -> bool:
-        """Trim a lane as far as retention allows, and return True if a trim was made. Each gateway trims its lanes without a TRIM.
+        """Trim a lane as far as retention allows, and return True if the start of the lane moved.
+
+        Each gateway trims its copy of a lane alone, without a TRIM in the ordered log.
 
         Args:
-            replicated: last position that every gateway of the roster has.
-            watermark: last decided position of the lane that a durable mark names.
+            replicated: last position of the lane that every gateway of the roster has.
+            watermark: last decided position of the lane in a durable mark.
             now_us: wall clock, us.
 
         Raises:
@@ -198,9 +205,9 @@ class LogRetention:
         """
         proposed = self.propose(now_us)
         starts = proposed.places if proposed is not None else ()
-        # A gateway that lacks frames fetches them here, so only frames that every gateway has may be removed.
+        # Gateways that lack frames of the lane fetch them from this gateway, so only frames that every gateway has are removed.
         safe = [start for start in starts if start[0] - 1 <= min(replicated, watermark)]
-        # The start is cached, so its snapshot file may have been lost since; without that file, the log cannot begin there.
+        # The log can begin only at a segment with a valid snapshot, and the snapshot of a cached start may have been lost.
         newest = next((start for start in reversed(safe) if read_snapshot(self._directory, start[0]) is not None), None)
         if newest is None:
             return False
@@ -211,33 +218,33 @@ class LogRetention:
     def _apply(self, due: _DueTrim) -> None:
         firsts = list_positions(self._directory, "seg")
         offset = max(due.offset, self.start.offset)
-        # If no segment is suitable, the log keeps its first segment, and only the first offset of the log moves.
+        # If the log cannot begin at any of these segments, it keeps all segments, and only its first offset moves.
         good = (first for first in reversed(firsts) if self.start.first < first <= due.position and self._may_begin(first, offset))
         self.set_start(LogStart(next(good, self.start.first), offset))
 
     def _may_begin(self, first: int, offset: int) -> bool:
-        """True if the log may begin with this segment.
+        """True if the log may begin with the segment `first`.
 
-        The segment's snapshot must be valid. No later ABORT may void frames before the segment. No record from `offset` on may come
-        from a batch that was staged before the segment.
+        The log may begin there under three conditions: the snapshot of the segment's start is valid, no later ABORT voids frames
+        before the segment, and no record from `offset` on comes from a batch that was staged before the segment.
         """
         candidate = self._start_of(first)
         if candidate is None or not self._check_txns() or self._after_txns(candidate).offset > offset:
             return False
         last = self._indexer.indexed
-        # An ABORT voids only undecided batches, so ABORTs beyond the limit of undecided frames need no check.
+        # An ABORT voids only undecided batches, and the number of undecided frames has a limit, so later ABORTs need no check.
         until = min(last, first + common_limits.UNDECIDED_FRAMES_MAX)
         try:
             for view, rows in Catalog(self._directory).positions(first, until, ReadLimit(last, last)):
                 if any(decode_abort(view.frame(row)).start < first for row in rows[rows["kind"] == Kind.ABORT]):
                     return False
         except FormatError:
-            return False  # the unreadable frame may be such an ABORT; a later call decides, after its repair
+            return False  # the unreadable frame may be such an ABORT; a later call checks again, after the repair of the frame
         return True
 
     def set_start(self, start: LogStart) -> None:
         """Record the new start of the log durably, then publish it to readers."""
-        # Files are removed after this call. If the start were not durable then, a crash could leave a log without its first files.
+        # Callers remove files after this call. Without a durable start, a crash could leave a log that lacks its first files.
         self._disk_space.with_reserve(lambda: write_start(self._directory, start, self._storage), "a trim")
         self._live.start(start.offset)
         self.start = start
@@ -246,7 +253,7 @@ class LogRetention:
         self._starts = {position: later for position, later in self._starts.items() if position > start.first}
 
     def log_replaced(self) -> None:
-        """Record that a snapshot replaced the log, and read its new start."""
+        """Record that a snapshot replaced the log, and read the new start of the log."""
         start = read_start(self._directory)
         self._due.clear()
         self._last_start = 1
@@ -263,14 +270,14 @@ class LogRetention:
         """Return a part of the snapshot with which the log begins (design, 5.4).
 
         Args:
-            position: last position that the snapshot must cover; 0 for the current one.
-            at: first byte; at most `limits.FETCH_BYTES` bytes are returned.
+            position: last position that the snapshot covers; 0 for the current first snapshot.
+            at: first byte to return; at most `limits.FETCH_BYTES` bytes are returned.
 
         Returns:
-            Last position that the snapshot covers, its size in bytes (0 if it no longer exists), and the bytes.
+            Last position that the snapshot covers, the size of the snapshot in bytes (0 if it does not exist), and the bytes read.
         """
         first = self.start.first
-        # An untrimmed log can be fetched from its first frame, and a newer trim removes the snapshot of an older one.
+        # An untrimmed log begins without a snapshot. After a newer trim, the snapshot that the caller asks for no longer exists.
         if first == 1 or position not in (0, first - 1):
             return position, 0, b""
         path = snapshot_path(self._directory, first)
@@ -284,12 +291,11 @@ class LogRetention:
     # Proposing
 
     def propose(self, now_us: int) -> TrimProposed | None:
-        """Return the trims that retention allows at wall clock `now_us`, or None. A trim removes only whole decided segments, and
-        never the newest segment.
+        """Return the trims that retention allows at wall clock `now_us`, or None.
 
-        While the log's files cannot be read, retention proposes nothing. Retention keeps all records that a reader in `keep_for`
-        has
-        not read, whatever their size: if they fill the disk, the gateway refuses new records.
+        A trim removes only whole decided segments, and never the newest segment. If the log's files cannot be read, retention
+        proposes nothing. Retention keeps all records that a reader in `keep_for` has not read, without a size limit: if these
+        records fill the disk, the gateway refuses new records.
         """
         if not self._options.retention_bytes and not self._options.retention_us:
             return None
@@ -310,34 +316,34 @@ class LogRetention:
                 if not self._removable(remaining_bytes, candidate, now_us, 1):
                     break
                 if not self._check_txns():
-                    return None  # one call checks a limited number of transactions; the next call continues
+                    return None  # the next call continues, because one call checks only a limited number of transactions
                 candidate = self._after_txns(candidate)
-                # The slowest reader in `keep_for` still needs records before this candidate.
+                # If the slowest reader in `keep_for` still needs records before this candidate, the segment stays.
                 if candidate.offset > read:
                     blocked_bytes += size
                     remaining_bytes -= size
                     continue
                 left = sum(size for first, size in segments if first > candidate.reach) if candidate.reach else remaining_bytes
                 if self._removable(left, candidate, now_us, limits.RETENTION_LAG_FACTOR):
-                    # A voter that lags for too long must not fill the disks of all others, so this trim does not wait for it.
+                    # This trim does not wait for a lagging voter, because its lag must not fill the disks of all other gateways.
                     forced = position
                     starts.append((position, candidate.offset))
                 elif self._removable(left, candidate, now_us, 1) and not self._staged_before(position):
                     starts.append((position, candidate.offset))
-            # Without a valid snapshot, the log cannot begin at this segment, but it may begin at a later one.
+            # If this segment has no valid snapshot, the log cannot begin here, but it may begin at a later segment.
             remaining_bytes -= size
         self.blocked = BlockedSegments(reader, read, blocked_bytes) if blocked_bytes else None
         starts = [start for start in starts if start[0] > self._last_start]
         return TrimProposed(tuple(starts), forced) if starts else None
 
     def _removable(self, remaining_bytes: int, candidate: _SegmentStart, now_us: int, factor: int) -> bool:
-        """True if retention allows removal of the segment before a candidate. The log's ticks determine the age of the segment.
+        """True if the configured limits allow removal of the segment before `candidate`. Ticks determine the age of the segment.
 
         Args:
-            remaining_bytes: bytes of the segments that count for the size limit.
-            candidate: the start of the log after the removal.
+            remaining_bytes: total bytes of the segments that count for the size limit.
+            candidate: the start that the log has after the removal.
             now_us: wall clock, us.
-            factor: multiple of the configured limits to apply.
+            factor: number by which the configured limits are multiplied before the check.
         """
         options = self._options
         if options.retention_bytes and remaining_bytes > factor * options.retention_bytes:
@@ -350,9 +356,10 @@ class LogRetention:
     def _since_us(self, candidate: _SegmentStart, now_us: int) -> int:
         """Return a time (us) at which all frames before the candidate already existed; 0 if no such time is known.
 
-        Normally, the time is that of the last TICK before the candidate. If there is no such TICK, or a wrong clock has dated it in
-        the future, the time comes from a later candidate, because earlier frames are at least as old. If that candidate's TICK is
-        in the future too, the time is that at which this disk wrote the candidate's snapshot.
+        Normally, the function returns the time of the last TICK before the candidate. If there is no such TICK, or if the TICK has
+        a time in the future because of a wrong clock, the function uses a later candidate, because earlier frames are at least as
+        old. If the TICK of the later candidate also has a time in the future, the function returns the time at which this disk
+        wrote the snapshot of the later candidate.
         """
         if 0 < candidate.time_us <= now_us:
             return candidate.time_us
@@ -367,9 +374,9 @@ class LogRetention:
         return tick_us if tick_us <= now_us else 0
 
     def _slowest_reader(self) -> tuple[str, int]:
-        """Return the slowest reader in `keep_for`, and its committed offset; offset 0 for a reader that has never committed."""
+        """Return the slowest reader in `keep_for` and its committed offset, which is 0 if the reader has never committed one."""
         readers = self._indexer.state.readers
-        # Named readers exist only in the ordered log.
+        # The option `keep_for` does not apply to lanes, because named readers exist only in the ordered log.
         names = () if self._options.lane else self._options.keep_for
         return min(((name, readers.get(name, 0)) for name in names), key=lambda one: one[1], default=("", limits.POSITION_MAX))
 
@@ -382,14 +389,14 @@ class LogRetention:
         return self._sizes_cache[1]
 
     def _start_of(self, position: int) -> _SegmentStart | None:
-        """Return the start of a segment, from its snapshot, or None if the snapshot is missing or corrupt."""
+        """Return the start of the segment at `position`, or None if the snapshot of this start is missing or corrupt."""
         candidate = self._starts.get(position)
         if candidate is None:
             snapshot = read_snapshot(self._directory, position)
             if snapshot is None:
                 return None
             written_us = os.stat(snapshot_path(self._directory, position)).st_mtime_ns // NS_PER_US
-            # A lane has no ticks, so the age comes from its snapshot, which was written when all earlier frames were decided here.
+            # A lane has no ticks, so the age is that of the snapshot file, written when all earlier frames were decided here.
             time_us = written_us if self._options.lane else snapshot.state.tick_time
             candidate = _SegmentStart(position, snapshot.state.next_offset, time_us, written_us=written_us)
             self._starts[position] = candidate
@@ -398,20 +405,18 @@ class LogRetention:
     # Transactions that refer to earlier segments
 
     def _staged_before(self, position: int) -> bool:
-        """True if a batch before the position is staged, so that a later TXN may make it visible."""
+        """True if there is a staged batch before `position`, which a later TXN may still make visible."""
         return any(staged < position for staged in self._indexer.state.staged)
 
     def _after_txns(self, candidate: _SegmentStart) -> _SegmentStart:
-        """Return the candidate. If later TXNs make batches before the candidate visible, its offset becomes the one after the last
-        such TXN.
-        """
+        """Return the candidate with its offset moved after all TXNs that make batches before the candidate visible."""
         over = [txn for txn in self._back_references if txn.low < candidate.position <= txn.position]
         return candidate if not over else _SegmentStart(candidate.position, over[-1].offset, over[-1].time_us, over[-1].position)
 
     def _check_txns(self) -> bool:
-        """Check some of the TXNs that were decided since the last call, and return True if all are checked.
+        """Check some of the TXNs that were decided after the last checked position, and return True if all TXNs are checked.
 
-        An unreadable frame may be a TXN, so the check stops there until the scrubber has repaired the frame.
+        The check stops at an unreadable frame, which may be a TXN, until the scrubber has repaired the frame.
         """
         last = self._indexer.indexed
         if self._options.lane or self._checked >= last:
@@ -438,7 +443,7 @@ class LogRetention:
         return self._checked >= last
 
     def _note_back_reference(self, frame: Frame, row: np.void, time_us: int, firsts: Sequence[int]) -> None:
-        """Record a TXN if it makes batches of an earlier segment visible."""
+        """Record the TXN in `frame` if it makes batches of an earlier segment visible."""
         low = min(decode_body(TxnBody, frame.body).staged)
         at = bisect_right(firsts, low)
         if at < len(firsts) and firsts[at] <= frame.position:

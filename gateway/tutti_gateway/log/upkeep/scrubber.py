@@ -3,9 +3,9 @@ section 6).
 
 Disks lose data: bits flip, sectors become unreadable, and files disappear. Other gateways hold the same decided frames, so this
 gateway fetches the frames of a corrupt range from one of them, and the scrubber writes them in place. The fetched frames must
-continue the chain before the corrupt range and fit into the range, and the frame after the range must continue their chain. Only
-the original bytes pass these checks. After a crash during the write, the range is still corrupt, and the next scrub repairs it
-again. Segment headers, indexes, snapshots and missing files are rebuilt from other data.
+continue the chain before the corrupt range and fit into the range, and the frame after the range must continue the chain of the
+fetched frames. Only the original bytes pass these checks. If a crash interrupts the write, the range is still corrupt, and the next
+scrub repairs it again. Segment headers, indexes, snapshots and missing files are rebuilt from other data.
 """
 
 from __future__ import annotations
@@ -41,11 +41,11 @@ class CorruptRange(NamedTuple):
     """A range of decided frames that cannot be read.
 
     Attributes:
-        first, last: first and last position.
-        file_position: file position of the first frame in its segment.
+        first, last: first and last position of the range.
+        file_position: file position of the range's first frame in its segment.
         chain: chain value of the frame before the range.
         end: file position after the last frame of the range; 0 if unknown.
-        following: the frame after the range, or None.
+        following: the valid frame directly after the range, or None if it is unknown.
         after: chain value that the last frame of the range must have, or None if unknown.
     """
 
@@ -63,9 +63,9 @@ class _ScrubPosition(NamedTuple):
 
     Attributes:
         segment: first position of the segment.
-        position: position of the next frame.
-        file_position: file position of that frame in the segment.
-        chain: chain value of the frame before it.
+        position: position of the next frame to check.
+        file_position: file position of the next frame in the segment.
+        chain: chain value of the frame before the next frame.
     """
 
     segment: int
@@ -78,12 +78,12 @@ class LogScrubber:
     """Checks and repairs the decided log. The writer's thread owns the scrubber.
 
     Attributes:
-        lost: a corrupt range to fetch from another gateway, or None if there is none.
-        message: message for the operator about `lost`.
-        found: number of corruptions found since the start.
-        repaired: number of frames rewritten since the start.
-        rounds: number of complete scrubs of the log.
-        snapshots: scrubber of the snapshots.
+        lost: the corrupt range to fetch from another gateway, or None if no corruption is known.
+        message: message for the operator about the range `lost`; empty if there is none.
+        found: number of corruptions found in this run of the gateway.
+        repaired: number of frames and segment headers rewritten in this run of the gateway.
+        rounds: number of complete scrubs of the log in this run of the gateway.
+        snapshots: scrubber of the log's snapshots.
     """
 
     def __init__(
@@ -99,11 +99,11 @@ class LogScrubber:
         """Create a scrubber.
 
         Args:
-            options: options of the log, with the size of a segment that the scrubber creates.
+            options: options of the log, which determine the size of segments that the scrubber creates.
             segments: the writer's list of segments that hold undecided frames.
-            indexer: knows the decided end of the log.
-            translating: context manager that translates system errors.
-            remap_readers: called when readers must map files again.
+            indexer: the writer's indexer, which has the decided end of the log.
+            translating: context manager that converts system errors to errors of the log.
+            remap_readers: function to call when readers must map the files of the log again.
         """
         self._directory = directory
         self._storage = storage
@@ -116,9 +116,9 @@ class LogScrubber:
         self._firsts: list[int] = []
         self._at: _ScrubPosition | None = None
         self._suspects: list[int] = []
-        self._scrub_all = False  # the whole log must be scrubbed soon
+        self._scrub_all = False  # True if the whole log must be scrubbed soon
         self._lane = options.lane
-        # start of the round, s since 1970 (0 if the round skips a part of the log), and the value of `found` at that time
+        # time at which the round began (s since 1970; 0 if the round skips a part of the log), and the value of `found` then
         self._round_start = (0.0, 0)
         self.lost: CorruptRange | None = None
         self.message = ""
@@ -135,14 +135,14 @@ class LogScrubber:
         return self._at is not None
 
     def suspect_all(self) -> None:
-        """Scrub the whole log soon, because a read failed at an unknown position."""
+        """Plan a scrub of the whole log, because a read failed at an unknown position."""
         self._scrub_all = True
         self._round_start = (0.0, 0)  # the failed read may concern a part that the current round has already passed
         if self.lost is None:
             self._at = None
 
     def suspect(self, position: int) -> None:
-        """Scrub the segment of this position next, because a read of the position failed."""
+        """Plan a scrub of the segment that contains `position`, because a read of that position failed."""
         if (
             0 < position <= self._indexer.indexed
             and len(self._suspects) < limits.SUSPECT_POSITIONS_MAX
@@ -156,7 +156,7 @@ class LogScrubber:
         Raises:
             DiskFailed, DiskFull: a rebuilt file could not be written.
         """
-        # The next frame is valid only with the chain value of the frame before it, so a scrub cannot pass a corrupt range.
+        # A scrub cannot skip a corrupt range, because the check of a frame needs the chain value of the previous frame.
         if self.lost is not None:
             return self._drop_if_removed()
         at = self._next_suspect() or self._at or self._begin_round()
@@ -170,10 +170,10 @@ class LogScrubber:
         try:
             self._at = self._scrub_piece(at)
         except FileNotFoundError:
-            self._at = None  # a trim or a truncation removed the file; the next round lists the files again
+            self._at = None  # the next round lists the files again, because a trim or a truncation removed this one
 
     def _drop_if_removed(self) -> bool:
-        """Drop the corrupt range if it was trimmed or its file has disappeared, and return True if it was dropped."""
+        """Forget the corrupt range if it was trimmed or if its file no longer exists, and return True if it was forgotten."""
         lost, at = self.lost, self._at
         if lost is None or at is None:
             return False
@@ -183,7 +183,7 @@ class LogScrubber:
         return True
 
     def _next_suspect(self) -> _ScrubPosition | None:
-        """Return the start of the next segment in which a read has failed. A scrub from there ends the current round."""
+        """Return the start of the next segment in which a read has failed, or None. A scrub from there ends the current round."""
         while self._suspects:
             self._firsts = self._first_positions()
             index = bisect_right(self._firsts, self._suspects.pop(0)) - 1
@@ -195,13 +195,13 @@ class LogScrubber:
         return None
 
     def _begin_round(self) -> _ScrubPosition | None:
-        """Return the start of a new round, or None if nothing is decided yet."""
+        """Return the position at which a new scrub round starts, or None if nothing is decided yet."""
         self._firsts = self._first_positions()
         first = read_start(self._directory).first
         if not self._firsts or first > self._indexer.indexed:
             return None
         self._round_start = (time.time(), self.found)
-        # An empty segment replaces a missing first file, so that the scrub finds its frames corrupt and has them fetched.
+        # An empty segment replaces a missing first file, so that the scrub reports its frames as corrupt and a peer supplies them.
         if first not in self._firsts and (chain := self._chain_before(first)) is not None:
             self._make_segment(first, chain)
         return self._begin_segment(self._firsts[0], None)
@@ -212,7 +212,7 @@ class LogScrubber:
         return [first for first in list_positions(self._directory, "seg") if first >= begin]
 
     def _begin_segment(self, first: int, chain: int | None) -> _ScrubPosition | None:
-        """Begin the scrub of a segment, and rebuild its header if it is bad. Skip a segment whose header cannot be rebuilt.
+        """Begin the scrub of a segment, and rebuild a bad header. Skip the segment if its header cannot be rebuilt.
 
         Args:
             chain: chain value before the segment, or None if unknown.
@@ -232,7 +232,7 @@ class LogScrubber:
 
     @property
     def _log(self) -> bytes:
-        """Return the uuid of the log, which for a lane is the incarnation of its disk, from the options."""
+        """Return the uuid of the log. For a lane, it is the incarnation of the lane's disk, which the options contain."""
         return self._lane or self._indexer.state.log
 
     def _chain_before(self, first: int) -> int | None:
@@ -268,7 +268,7 @@ class LogScrubber:
 
     def _last_of(self, first: int) -> int:
         """Return the last decided position of a segment."""
-        # The writer may have begun a segment during the round, so the list of segments is read again.
+        # The list of segments is read again, because the writer may have begun a segment during the round.
         self._firsts = self._first_positions()
         index = bisect_right(self._firsts, first)
         following = self._firsts[index] - 1 if index < len(self._firsts) else self._indexer.indexed
@@ -291,7 +291,7 @@ class LogScrubber:
         if began:
             self._scrub_all = False
             self.rounds += 1
-            # A whole round without corruption proves that the log needs nothing from the quarantined files.
+            # A complete round without corruption proves that no data in the quarantine files is missing in the log.
             if found == self.found:
                 remove_older(self._directory, self._storage, began)
         return None
@@ -305,12 +305,12 @@ class LogScrubber:
         try:
             rows = [part.copy() for part in catalog.rows(first, ReadLimit(self._indexer.indexed, 0))]
         except (Damaged, OffsetOutOfRange, OSError):
-            return  # without the ABORTs of other segments, the void batches are unknown; a later round rebuilds the index
+            return  # a later round rebuilds the index, because it is unknown which batches the unreadable ABORTs void
         finally:
             catalog.close()
         with self._translating("repairing"):
             if os.path.exists(path):
-                self._storage.remove(path)  # a truncation would make the access of readers that have mapped the file fail
+                self._storage.remove(path)  # readers may have mapped the old file; with a shortened file, their reads would fail
             index = IndexWriter(path, first, no_rows(), self._storage)
             for part in rows:
                 next_offset = int(part["offset"][-1]) + int(part["count"][-1])
@@ -324,11 +324,11 @@ class LogScrubber:
     def _corrupt_range(self, fd: int, at: _ScrubPosition, last: int) -> CorruptRange:
         """Return the corrupt range that begins at `at`.
 
-        The range ends before the next frame that is valid and that the frame after it continues.
+        The range ends before the first valid frame whose chain value matches the header of the frame after it.
         """
         view = SegmentView(self._directory, at.segment)
         rows = view.trusted_rows(last, ReadLimit(self._indexer.indexed, self._indexer.indexed))
-        # The range is limited to what one answer of a peer can hold, so a longer corruption is repaired in pieces.
+        # The range is limited to the number of frames in one answer of a peer, so a longer corruption is repaired in pieces.
         upto = min(last, at.position + limits.SCRUB_FRAMES)
         for position in range(at.position + 1, upto + 1):
             index = position - at.segment
@@ -338,7 +338,7 @@ class LogScrubber:
             if frame is not None and self._continued(fd, rows, index, frame, last):
                 return CorruptRange(at.position, position - 1, at.file_position, at.chain, int(rows["file_position"][index]), frame)
         if upto < last and upto - at.segment < len(rows):
-            # No valid frame follows within the limit, so only this piece is repaired, and the scrub continues after it.
+            # There is no valid frame within the limit, so only this piece is repaired, and the scrub continues after it.
             return CorruptRange(at.position, upto, at.file_position, at.chain, _end_of(rows, upto - at.segment))
         end = _end_of(rows, -1) if len(rows) and at.segment + len(rows) > last else 0
         return CorruptRange(at.position, last, at.file_position, at.chain, end, None, self._chain_after(last))
@@ -361,7 +361,7 @@ class LogScrubber:
         if index + 1 >= len(rows):
             return False
         try:
-            # The CRC of the next header covers the chain value of this frame, so a match proves that both headers are valid.
+            # The CRC of the next header covers this frame's chain value, so a correct CRC proves that both headers are valid.
             following = decode_header(self._storage.read(fd, HEADER_SIZE, int(rows["file_position"][index + 1])))
         except (OSError, FormatError):
             return False
@@ -380,9 +380,9 @@ class LogScrubber:
     # Repairing
 
     def repair(self, frames: Sequence[Frame]) -> int:
-        """Write fetched frames into the corrupt range, durably, and return how many were accepted.
+        """Write fetched frames into the corrupt range, durably, and return the number of accepted frames.
 
-        The written frames and the piece after them are scrubbed at once.
+        The written frames and the next piece of the log are scrubbed at once.
 
         Raises:
             DiskFull, DiskFailed: the frames could not be written.
@@ -400,12 +400,12 @@ class LogScrubber:
             self._at = self._rewrite(at, good)
         self.repaired += len(good)
         self.lost, self.message = None, ""
-        # The disk has already lost data at this place, so the new frames are read back at once.
+        # The new frames are read back at once, because the disk has already lost data at this position.
         self._verify_repaired(good[-1].position)
         return len(good)
 
     def _readable_after_all(self, lost: CorruptRange, at: _ScrubPosition) -> bool:
-        """True if a second attempt can read the first frame of the range, in its segment or in one that begins with the frame."""
+        """True if a second attempt can read the first frame of the range, in this segment or in a segment that begins with it."""
         locations = [(segment_path(self._directory, at.segment), lost.file_position)]
         if os.path.exists(follows := segment_path(self._directory, lost.first)):
             locations.append((follows, FRAMES_AT))
@@ -428,12 +428,12 @@ class LogScrubber:
         chain, file_position = lost.chain, lost.file_position
         for position, frame in enumerate(frames, lost.first):
             file_position += frame.size
-            # A frame of another log or view does not continue the chain, so it is not accepted.
+            # Only the original frame continues the chain; a frame of another log or view does not.
             if position > lost.last or frame.position != position or not chained(frame, chain) or 0 < lost.end < file_position:
                 break
             chain = frame.header_crc
             if position == lost.last:
-                # The next valid frame proves the last fetched frame: its file position and its chain must fit.
+                # The last fetched frame must end where the next valid frame begins, and the next frame must continue its chain.
                 wrong = (lost.end and file_position != lost.end) or (lost.after is not None and lost.after != chain)
                 if wrong or (lost.following is not None and not chained(lost.following, chain)):
                     return []
@@ -441,13 +441,13 @@ class LogScrubber:
         return good
 
     def _rewrite(self, at: _ScrubPosition, frames: list[Frame]) -> _ScrubPosition:
-        """Write frames in place, and return the position from which to scrub them.
+        """Write frames in place, and return the position from which the scrub must read them back.
 
-        Frames after the end of the segment belong to a missing segment, which is created again.
+        If the frames lie after the end of the segment, a segment is missing, and the function creates it again.
         """
         size = read_header(self._directory, at.segment).size
         if at.position > at.segment and (self._segment_ended(at) or at.file_position + frames[0].size + HEADER_SIZE > size):
-            # The segment has no space for this frame, so a missing segment must have begun here.
+            # The segment has ended or has no space for this frame, so the missing segment must have begun with this frame.
             self._make_segment(at.position, at.chain)
             return self._rewrite(_ScrubPosition(at.position, at.position, FRAMES_AT, at.chain), frames)
         fitting, file_position = 0, at.file_position
@@ -455,19 +455,19 @@ class LogScrubber:
             file_position += frames[fitting].size
             fitting += 1
         with self._opened(segment_path(self._directory, at.segment)) as fd:
-            # A shortened file gets its full size before the write, and readers must map the new size.
+            # A shortened file is extended to its full size before the write, and readers must map the file again.
             if self._storage.size(fd) < size:
                 self._storage.allocate(fd, size)
                 self._remap_readers()
-            # A write of a part of a page needs a read of the page first, which fails for a bad sector.
+            # To write a part of a page, the kernel first reads the page, and that read fails for a bad sector.
             _zero_unreadable_pages(self._storage, fd, at.file_position, file_position)
-            # The write needs no other protection: after a crash during it, the next round finds the range corrupt again.
+            # If a crash interrupts this write, the next round finds the range corrupt again and repeats the repair.
             self._storage.write(fd, [part for frame in frames[:fitting] for part in frame.extents()], at.file_position)
             self._storage.make_durable(fd)
         return at
 
     def _segment_ended(self, at: _ScrubPosition) -> bool:
-        """True if the sealed index of the segment ends before this position, so the next frames were in a missing segment."""
+        """True if the sealed index shows that the segment ends directly before this position."""
         sealed = index_sealed(index_path(self._directory, at.segment), at.segment)
         return sealed is not None and at.segment + sealed.rows == at.position
 
@@ -482,7 +482,7 @@ class LogScrubber:
                 header = SegmentHeader(self._log, first, chain, self._segment_bytes)
                 self._storage.write(fd, [header.to_bytes()], 0)
                 self._storage.make_durable(fd)
-            # A start treats each file with this name as a segment, so the header must be durable before the rename.
+            # A start treats every file with such a name as a segment, so the header must be durable before the rename.
             self._storage.rename(path, segment_path(self._directory, first))
             self._storage.make_names_durable(os.path.join(self._directory, LOG))
         self._firsts = self._first_positions()
@@ -498,12 +498,13 @@ class LogScrubber:
 
 
 def _zero_unreadable_pages(storage: Storage, fd: int, start: int, end: int) -> None:
-    """Overwrite with zeros each page of a range that the device cannot read.
+    """Fill each page of a range with zeros if the device cannot read the page.
 
-    No data is lost, because such a page is unreadable anyway. A write of a whole page succeeds, because it needs no read first.
+    The write loses no data, because the page is unreadable anyway. A write of a whole page succeeds, because the kernel need not
+    read the page first.
 
     Args:
-        start, end: file positions.
+        start, end: file positions of the range.
     """
     for page in range(start - start % PAGE, end, PAGE):
         try:

@@ -1,7 +1,7 @@
-"""Checks the snapshots at segment starts during a scrub round, and rebuilds corrupt ones (design, section 6).
+"""Checks the snapshots at segment starts during a scrub round, and rebuilds corrupt snapshots (design, section 6).
 
-The scrubber rebuilds a snapshot from the previous one and the frames between them, which the round reads anyway. The first snapshot
-of a trimmed log cannot be rebuilt from frames, so the scrubber keeps a valid copy of its bytes in memory.
+The scrubber rebuilds a snapshot from the previous snapshot and the frames between the two, which the round reads anyway. The first
+snapshot of a trimmed log cannot be rebuilt from frames, so the scrubber keeps a copy of its valid bytes in memory.
 """
 
 from __future__ import annotations
@@ -36,33 +36,37 @@ class SnapshotScrubber:
     """Checks and rebuilds snapshots from the frames that the log scrubber reads. Both run in the same thread.
 
     Attributes:
-        damaged: message about each corrupt or missing snapshot, by position.
+        damaged: message for the operator about each corrupt or missing snapshot, by the position of the snapshot.
     """
 
     def __init__(self, directory: str, storage: Storage, translating: Callable[[str], AbstractContextManager[None]]) -> None:
-        """Create a snapshot scrubber; `translating` is a context manager that translates system errors."""
+        """Create a snapshot scrubber.
+
+        Args:
+            translating: context manager that converts system errors to errors of the log.
+        """
         self._directory = directory
         self._storage = storage
         self._translating = translating
         self._first: tuple[int, bytes] = (0, b"")  # position and valid bytes of the snapshot with which the log begins
-        self._state: LogState | None = None  # state of the log up to the scrubbed frames, while a snapshot must be rebuilt
+        self._state: LogState | None = None  # state after the last scrubbed frame if a snapshot is being rebuilt, else None
         self._following = 0
         self._void: set[int] = set()
         self._messages: list[str] = []
         self.damaged: dict[int, str] = {}
 
     def pop_messages(self) -> list[str]:
-        """Return the messages for the operator that were added since the last call."""
+        """Return and clear the collected messages for the operator."""
         messages, self._messages = self._messages, []
         return messages
 
     def begin_segment(self, first: int, firsts: Sequence[int], filling: Sequence[Segment]) -> None:
-        """Check the snapshot after a segment, and prepare its rebuild if it is corrupt or missing.
+        """Check the snapshot at the end of a segment, and prepare to rebuild the snapshot if it is corrupt or missing.
 
         Args:
             first: first position of the segment.
             firsts: first positions of all segments.
-            filling: the last segment, and all that hold undecided frames.
+            filling: the last segment, and all segments that hold undecided frames.
         """
         self._state = None
         begin = read_start(self._directory).first
@@ -83,8 +87,8 @@ class SnapshotScrubber:
             self._state, self._following, self._void = base.state, following, void
 
     def _void_in(self, first: int, following: int) -> set[int] | None:
-        """Return the positions of void batches in a segment, or None while its index is incomplete."""
-        # Only index rows show which batches are void. The same round rebuilds the index, so the next round has its rows.
+        """Return the positions of void batches in a segment, or None if the segment's index is incomplete."""
+        # Only index rows show which batches are void. If the index is incomplete, this round rebuilds it for the next round.
         try:
             rows = SegmentView(self._directory, first).trusted_rows(following - 1, ReadLimit(following - 1, following - 1))
         except (Damaged, OSError):
@@ -96,7 +100,7 @@ class SnapshotScrubber:
     def apply(self, frames: Sequence[Frame]) -> None:
         """Apply valid frames to the state from which a snapshot is rebuilt."""
         state = self._state
-        # A state with a gap would produce a wrong snapshot, so a skipped frame ends the rebuild.
+        # The rebuild ends at a skipped frame, because a state that lacks a frame would produce a wrong snapshot.
         if state is None or frames[0].position != state.position + 1:
             self._state = None
             return
@@ -104,7 +108,7 @@ class SnapshotScrubber:
             state.apply(frame, frame.position in self._void)
 
     def finish_segment(self) -> None:
-        """At the end of the segment, write the rebuilt snapshot if there is one.
+        """Write the rebuilt snapshot, if there is one, when the scrub has reached the end of a segment.
 
         Raises:
             DiskFailed: the snapshot could not be written.

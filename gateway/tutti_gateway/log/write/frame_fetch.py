@@ -1,7 +1,7 @@
-"""Reads frames by position for other members, decided or not, and returns only frames with a valid chain and payload.
+"""Reads frames by position for other members, and returns only frames with a valid chain and payload, decided or undecided.
 
-This module reads files instead of mapping them: a truncation may remove a frame during the read, and a bad sector must raise an
-error instead of a signal.
+This module reads files and does not map them, for two reasons: a truncation may remove a frame during the read, and a bad sector
+must raise an error instead of a signal.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _ABORT = int(Kind.ABORT)
 
 
 class FrameFetcher:
-    """Reads frames of the log that a writer in the same thread extends."""
+    """Reads frames from a log that a writer in the same thread extends."""
 
     def __init__(self, directory: str, storage: Storage, segments: Sequence[Segment], undecided: Sequence[Frame]) -> None:
         """Create a fetcher.
@@ -66,14 +66,14 @@ class FrameFetcher:
         """Record that the log was truncated after `position`."""
         while self._aborts and self._aborts[-1].position > position:
             self._aborts.pop()
-        self._catalog = None  # a new segment may get the name of a removed one that the catalog has mapped
+        self._catalog = None  # the catalog may have mapped a removed segment, whose name a new segment can get
 
     def read(self, first: int, last: int, upto: ReadLimit) -> tuple[tuple[Frame, ...], int]:
-        """Return valid frames from `first` on, and the last of their positions that is final: no ABORT up to `last` covers it.
+        """Return valid frames from `first` on, and the last final position among them.
 
-        The frames come from one segment and total at most `limits.FETCH_BYTES`; a larger frame is returned alone. If the first
-        frame cannot be read, the tuple is empty. If no position is final, or if the ABORTs cannot be read, the second value is
-        `first` - 1.
+        A position is final if no ABORT at or below `last` voids its frame. The frames come from one segment and have at most
+        `limits.FETCH_BYTES` in total; a larger frame is returned alone. If the first frame cannot be read, the tuple is empty. If
+        no position is final, or if the ABORTs cannot be read, the second value is `first` - 1.
 
         Args:
             first, last: range of positions; `last` is included.
@@ -93,7 +93,7 @@ class FrameFetcher:
         segment = catalog.firsts[at]
         fd = self._storage.open(segment_path(self._directory, segment))
         try:
-            # The chain check of the first frame needs the chain value before it: from the segment header or the previous frame.
+            # The chain value before the first frame comes from the segment header, or from the header of the previous frame.
             if first == segment:
                 file_position, chain = FRAMES_AT, read_header(self._directory, segment).chain
             else:
@@ -128,14 +128,14 @@ class FrameFetcher:
         except (OSError, FormatError):
             return first - 1
         for abort in reversed(aborts):
-            # An ABORT may void any batch from its start on, so only the frames before that start are final.
+            # An ABORT may void any batch at or after `abort.start`, so only the frames before that position are final.
             if abort.start <= stop < abort.end:
                 stop = abort.start - 1
         return max(stop, first - 1)
 
     def _aborts_after(self, position: int, last: int, upto: ReadLimit) -> list[Abort]:
-        """Return the ABORTs after a position, in order."""
-        # An ABORT voids only undecided batches, so an ABORT beyond the limit of undecided frames cannot cover the position.
+        """Return the ABORTs after `position`, in order, as far as they can void a frame at or before `position`."""
+        # An ABORT voids only batches that are undecided, and the number of undecided frames has a limit.
         last = min(last, position + common_limits.UNDECIDED_FRAMES_MAX)
         found: list[Abort] = []
         for view, rows in self._current_catalog().positions(position + 1, min(last, upto.position), upto):
@@ -164,7 +164,7 @@ def read_frames(storage: Storage, fd: int, file_position: int, chain: int, posit
             if at + size > len(data):
                 if frames:
                     break
-                # A frame above the limit could never be fetched in a group, so it is read and returned alone.
+                # A frame above `limits.FETCH_BYTES` never fits into an answer with other frames, so it is returned alone.
                 data = read_available(storage, fd, size, file_position)
             frame = decode_frame(data, at)
             check_payload(frame)
@@ -176,11 +176,11 @@ def read_frames(storage: Storage, fd: int, file_position: int, chain: int, posit
 
 
 def read_available(storage: Storage, fd: int, size: int, at: int) -> bytes:
-    """Return up to `size` bytes from byte `at` on. The result ends earlier if the file ends or a sector cannot be read."""
+    """Read up to `size` bytes of a file from byte `at` on. The result ends earlier at the end of the file or at a bad sector."""
     try:
         return storage.read(fd, size, at)
     except OSError:
-        # A read across a bad sector returns nothing, so page-by-page reads save the frames before that sector.
+        # A read across a bad sector returns nothing, so the pages before the bad sector are read one by one.
         parts: list[bytes] = []
         while size > 0:
             try:

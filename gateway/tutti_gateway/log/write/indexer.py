@@ -21,7 +21,7 @@ from tutti_gateway.log.write.recovery import RecoveredLog
 from tutti_gateway.log.write.segment import Segment
 from tutti_gateway.log.write.vote_mark_tracker import End
 
-_MANY = 24  # from this number of frames on, one vectorised call is faster than a loop
+_MANY = 24  # smallest number of frames for which one vectorised call is faster than a loop
 _TICK = int(Kind.TICK)
 
 
@@ -29,7 +29,7 @@ class Indexer:
     """Applies the decided frames to the log's state, and writes index rows and snapshots.
 
     Attributes:
-        state: the state after the last decided frame.
+        state: state of the log after the last decided frame.
     """
 
     def __init__(
@@ -41,8 +41,10 @@ class Indexer:
         found: RecoveredLog,
         segments: list[Segment],
     ) -> None:
-        """Continue from the decided end that recovery found. The indexer shares `segments` with the writer, and removes from its
-        front each segment whose frames are all decided.
+        """Create an indexer that continues from the decided end that recovery found.
+
+        The indexer and the writer share the list `segments`. The indexer removes the first segment from this list when all frames
+        of the segment are decided.
         """
         self._directory = directory
         self._options = options
@@ -52,9 +54,9 @@ class Indexer:
         self.state = found.state
         self._view = found.view
         self._snapshot_at = found.base.position
-        # position of the current snapshot within a segment; 0 without one
+        # position of the newest snapshot within a segment; 0 if there is none
         self._within = found.base.position if found.base.position != found.base.segment else 0
-        # rows of frames that `state` already includes, but that the index lacks because the disk was full
+        # index rows that wait for free disk space; `state` already includes their frames
         self._unwritten: tuple[bytes, int, int, int] | None = None
 
     @property
@@ -68,7 +70,7 @@ class Indexer:
         return self.state.position if self._unwritten is None else self._segments[0].next_undecided - 1
 
     def complete(self, found: RecoveredLog) -> None:
-        """Finish the work of an interrupted run: seal indexes, write snapshots of segment starts, and remove leftover snapshots."""
+        """Finish the work of an interrupted run: seal indexes, write snapshots of segment starts, and remove unused snapshots."""
         for first, rows in found.finished:
             path = index_path(self._directory, first)
             if index_sealed(path, first) is None:
@@ -84,7 +86,7 @@ class Indexer:
                 remove_snapshot(self._directory, position, self._storage)
 
     def log_replaced(self, state: LogState) -> None:
-        """Record that a snapshot replaced the log, and continue from its state."""
+        """Record that a snapshot with `state` replaced the log, and continue from that state."""
         self.state = state
         self._view = state.view
         self._snapshot_at, self._within = state.position + 1, 0
@@ -94,11 +96,11 @@ class Indexer:
         """Index a run of decided frames. Frames that are already indexed are skipped, so the call can be repeated after `DiskFull`.
 
         Raises:
-            InvariantViolated: an offset differs from the one that this log computes.
+            InvariantViolated: an offset in `offsets` differs from the offset that the log computes.
             DiskFull, OSError: the disk is full, or it failed.
         """
         at = min(max(self.state.position + 1 - frames[0].position, 0), len(frames)) if frames else 0
-        # Rows are appended in order, so the rows that an earlier call could not write come first.
+        # Rows must be appended in order, so rows that an earlier call could not write are written first.
         self._write_rows()
         if self._segments:
             self.pass_boundaries()
@@ -121,7 +123,7 @@ class Indexer:
         for at, (frame, offset) in enumerate(zip(frames, offsets, strict=True)):
             void = frame.position in aborted
             found = state.apply(frame, void)
-            # The protocol core and the log count records independently, so a difference reveals a bug in one of them.
+            # The protocol core and the log count records independently, so different offsets reveal a bug in one of the two.
             if found != offset:
                 raise InvariantViolated(f"{frame!r} was decided at offset {offset}, but the log computes offset {found} for it")
             if not many:
@@ -132,7 +134,7 @@ class Indexer:
                 newest = frame.max_timestamp
         self._view = frames[-1].view
         data = _rows_of(frames, file_positions, ticks, aborted, offsets[0], before) if many else b"".join(rows)
-        # `state` already includes these frames, so a repeated call could not compute their rows again.
+        # Keep the rows for a retry after `DiskFull`: `state` has passed these frames, so their rows cannot be computed again.
         self._unwritten = (data, offsets[0], state.next_offset, newest)
         self._write_rows()
 
@@ -146,7 +148,7 @@ class Indexer:
     def pass_boundaries(self) -> None:
         """Seal the index of each segment whose frames are all decided, and write the snapshot of the next segment."""
         if self._unwritten is not None:
-            return  # a seal needs all rows, and the last ones wait for free disk space
+            return  # an index is sealed only with all its rows, and the last rows wait for free disk space
         while self._segments[0].last == self.state.position:
             done, following = self._segments[:2]
             # The seal comes before the snapshot: recovery starts at the newest snapshot and would never seal an earlier index.
@@ -157,15 +159,15 @@ class Indexer:
             del self._segments[0]
 
     def _snapshot_if_due(self) -> None:
-        """Replace the snapshot within the segment by a newer one, if enough frames were decided since then."""
-        # The cost of a snapshot grows with the number of producers, so the interval grows with it.
+        """Replace the snapshot within the segment by a newer one, if enough frames were decided after the old one."""
+        # The cost of a snapshot grows with the number of producers, so the interval grows with this number, too.
         interval = max(self._options.snapshot_frames, 4 * len(self.state.producers))
         if self.state.position + 1 - self._snapshot_at >= interval:
             segment = self._segments[0]
             self._write_snapshot(Snapshot(self.state, segment.first, segment.undecided_file_position, segment.index.rows_crc))
 
     def _write_snapshot(self, snapshot: Snapshot) -> None:
-        # A snapshot within a segment needs no sync, because a start checks its CRCs and can use the segment's first snapshot.
+        # A snapshot within a segment needs no sync: if its CRCs are wrong, a start uses the snapshot of the segment's start.
         start = snapshot.position == snapshot.segment
         self._disk_space.with_reserve(lambda: write_snapshot(self._directory, snapshot, self._storage, durable=start), "a snapshot")
         self._snapshot_at = snapshot.position
@@ -182,7 +184,10 @@ def _rows_of(
     offset: int,
     tick: int,
 ) -> bytes:
-    """Return the encoded index rows of many frames, with vectorised code. `offset` and `tick` are those before the first frame."""
+    """Return the encoded index rows of many frames, with vectorised code.
+
+    `offset` is the offset of the first record in these frames. `tick` is the number of the last tick before these frames.
+    """
     headers = np.frombuffer(b"".join([frame.header for frame in frames]), HEADER_DTYPE)
     progress, body = headers["progress_length"].astype(np.uint32), headers["body_length"]
     sizes = HEADER_SIZE + ((progress + 7) & ~np.uint32(7)) + ((body + 7) & ~np.uint32(7))

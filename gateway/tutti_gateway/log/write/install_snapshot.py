@@ -2,12 +2,11 @@
 
 Each step is durable before the next one:
 
-1. The snapshot file is written. No reader uses the file yet, because its position is above the frontier.
-2. The file `start` records that the log begins after the snapshot and is being replaced. From this step on, the snapshot is the
-log:
-   the next start of the gateway repeats all later steps if a crash interrupts them.
-3. The first segment of the new log is created, with a mark that names the end of the snapshot as durable and decided.
-4. Both slots of the hard state receive the same mark, which is newer than every mark of the old log.
+1. The snapshot file is written. No reader uses the file yet, because the snapshot's position is above the frontier.
+2. The file `start` records that the log begins after the snapshot and is being replaced. This step makes the snapshot the log: if a
+   crash interrupts a later step, the next start of the gateway repeats all later steps.
+3. The first segment of the new log is created, with a mark that records the end of the snapshot as durable and decided.
+4. The same mark, which is newer than every mark of the old log, is written to both slots of the hard state.
 5. Files of the old log with positions after the snapshot are removed.
 6. The file `start` records that the replacement is complete. The files before the snapshot are now ignored and then removed.
 """
@@ -39,14 +38,14 @@ def mark_of(state: LogState, sequence: int) -> VoteMark:
 def replace_log(
     directory: str, storage: Storage, options: LogOptions, hard_state_file: HardStateFile, state: LogState, sequence: int
 ) -> tuple[Segment, VoteMark]:
-    """Replace the log on disk, and return the first segment of the new log and its mark. The call can be repeated safely.
+    """Replace the log on disk, and return the first segment and the mark of the new log. The call can be repeated safely.
 
     Args:
-        state: decided state of the new log, whose position is after the decided position of the old log.
-        sequence: sequence number of the mark, above all existing ones.
+        state: decided state of the new log. Its position must be after the decided position of the old log.
+        sequence: sequence number of the new mark, above the sequence numbers of all existing marks.
     """
     first = state.position + 1
-    # A failure before the file `start` is written leaves the old log; any later failure is completed by the next start.
+    # After a failure before `write_start`, the old log remains. After a later failure, the next start completes the replacement.
     write_snapshot(directory, Snapshot(state, first, FRAMES_AT, 0), storage, durable=True)
     write_start(directory, LogStart(first, state.next_offset, replacing=True), storage)
     fd, mark = _finish(directory, storage, options, hard_state_file, state, sequence)
@@ -59,7 +58,7 @@ def finish_replacement(directory: str, storage: Storage, options: LogOptions) ->
     Raises:
         Damaged: the snapshot is missing or corrupt.
     """
-    # The snapshot was durable before the flag, so a snapshot that is missing now was lost later.
+    # The snapshot was durable before the flag `replacing` was set, so a missing or corrupt snapshot means lost data.
     start = read_start(directory)
     if not start.replacing:
         return
@@ -71,7 +70,7 @@ def finish_replacement(directory: str, storage: Storage, options: LogOptions) ->
     marks = [stored.mark] if stored is not None else []
     for first in list_positions(directory, "seg", include_trimmed=True):
         marks += [mark for mark in segment_marks(directory, first) if mark is not None]
-    # Segments of the old log may still exist, so the new mark needs a higher sequence than all of their marks.
+    # Segments of the old log may still exist, so the new mark needs a higher sequence number than all marks in them.
     sequence = max((mark.sequence for mark in marks), default=0) + 1
     with contextlib.closing(HardStateFile(directory, storage, stored)) as hard_state_file:
         fd, _ = _finish(directory, storage, options, hard_state_file, snapshot.state, sequence)
@@ -86,17 +85,17 @@ def _finish(
     with contextlib.suppress(FileNotFoundError):
         storage.remove(index_path(directory, first))  # a segment of the old log may have begun at the same position
     header = SegmentHeader(options.lane or state.log, first, state.chain, size_of_next(options, 0, None))
-    # With a higher sequence than all old marks, the mark in the new segment is the one that a start uses.
+    # A start uses the mark with the highest sequence number, which is now the mark in the new segment.
     fd = begin_segment(directory, storage, header, mark, None)
     try:
-        # If only one slot had the new mark and became corrupt, the other slot would name the end of the old log.
+        # Both slots receive the new mark. With an old mark in one slot, corruption of the other slot would restore the old end.
         write_mark_to_hard_state(hard_state_file, mark, first)
         for kind in ("seg", "idx", "snap"):
             for position in reversed(list_positions(directory, kind)):
                 if position > first:
                     storage.remove(os.path.join(directory, LOG, f"{position:020d}.{kind}"))
         storage.make_names_durable(os.path.join(directory, LOG))
-        # The flag is cleared only when the new log is complete, because a start without the flag repeats no step.
+        # The flag `replacing` is cleared only when the new log is complete, because without the flag, a start repeats no step.
         write_start(directory, LogStart(first, state.next_offset), storage)
         remove_before(directory, storage, first)
     except BaseException:

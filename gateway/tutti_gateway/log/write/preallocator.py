@@ -1,7 +1,8 @@
-"""Keeps zero-filled segments ready. Writing into them takes half the time of writing into segments that are only allocated.
+"""Prepares segments: fills them with zeros in advance.
 
+A write into a prepared segment takes half the time of a write into a segment that is only allocated.
 A low-priority thread fills segments while the log is idle. The thread works in small synced steps, so a log write waits for at most
-one step. Without a prepared segment, the writer allocates a segment itself.
+one step. If no prepared segment is ready, the writer allocates a segment itself.
 """
 
 from __future__ import annotations
@@ -18,8 +19,8 @@ from tutti.runtime.reserved_fds import with_descriptor_wait
 from tutti_gateway.log.write.segment import prepared_paths
 
 STEP_BYTES = 1 << 20
-CHUNK_BYTES = 64 << 10  # one write creates one large page-cache folio, and later small writes into a large folio are slow
-QUIET_S = 0.02  # the log counts as idle after this time without a write, s
+CHUNK_BYTES = 64 << 10  # size of one write; a larger write creates a larger page-cache folio, which makes later small writes slow
+QUIET_S = 0.02  # time without a write after which the log counts as idle, s
 POLL_S = 0.05
 _NICE = 19
 
@@ -28,7 +29,7 @@ class SegmentPreallocator:
     """Preallocates segments in its own thread. The writer's thread calls `log_written` and `segment_used`."""
 
     def __init__(self, directory: str, options: LogOptions, storage: Storage) -> None:
-        """Create the preallocator; it does nothing before `start`."""
+        """Create a preallocator, which does nothing before `start`."""
         self._directory = directory
         self._options = options
         self._storage = storage
@@ -44,7 +45,7 @@ class SegmentPreallocator:
         self._thread.start()
 
     def log_written(self) -> None:
-        """Record a write to the log, and thereby pause preallocation for `QUIET_S`."""
+        """Record a write to the log, which pauses preallocation for `QUIET_S` seconds."""
         self._wrote_at = time.monotonic()
 
     def segment_used(self) -> None:
@@ -91,7 +92,7 @@ class SegmentPreallocator:
                     return False
                 for chunk_at in range(at, min(at + STEP_BYTES, size), CHUNK_BYTES):
                     storage.write(fd, [zeros[: size - chunk_at]], chunk_at)
-                # One large sync would delay the sync of a log write for its whole duration, so each step is synced.
+                # Each step is synced, because one large sync at the end would delay the sync of a log write for a long time.
                 if patient:
                     storage.sync(fd)
             storage.sync(fd)
@@ -100,7 +101,7 @@ class SegmentPreallocator:
             storage.close(fd)
             if not done:
                 storage.remove(path + ".tmp")
-        # The writer takes any file with this name, so only a complete segment gets the name.
+        # The writer uses every file whose name ends in `.seg`, so only a complete segment gets this name.
         storage.rename(path + ".tmp", path + ".seg")
         storage.sync_directory(os.path.dirname(path))
         return True
@@ -122,7 +123,7 @@ class SegmentPreallocator:
             self._needed.clear()
             if self._stop.is_set():
                 return
-            with contextlib.suppress(OSError):  # if the disk has failed, the writer gets its own error and handles it
+            with contextlib.suppress(OSError):  # the writer notices a failed disk itself, at its next write
                 while len(prepared_paths(self._directory)) < self._options.prepared_segments:
                     if not self.prepare_one(patient=True):
                         break

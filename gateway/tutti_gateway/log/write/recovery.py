@@ -1,15 +1,16 @@
-"""Recovers the log at a start (design, section 6): finds its valid part, and classifies its end as clean, torn or corrupt.
+"""Recovers the log when a gateway starts (design, section 6): finds the valid part of the log, and classifies the end as clean,
+torn or corrupt.
 
-The newest valid mark names the end that earlier syncs made durable. A log that ends at or above the mark is complete. Any bytes
+The newest valid mark records the end that earlier syncs made durable. A log that ends at or above the mark is complete. Any bytes
 after the end of a complete log were written but not synced: they are *torn*, and recovery truncates them. A log that ends below the
 mark has lost durable data: it is *corrupt*, and recovery changes none of its frames, marks or hard state. The mark alone separates
 torn from corrupt logs.
 
 When other gateways vote on the log, they may hold the lost frames, so recovery reports the corruption to the group
-(`Recovered.damage`). If frames below the frontier are corrupt, recovery goes back to an earlier watermark, and the gateway fetches
-the later decisions again. Only positions up to the mark count as durable. In a lane or a group of voters, recovery rebuilds a bad
-segment header from other data. The start halts for an operator if the gateway is alone, or if frames after the mark were already
-published as decided.
+(`Recovered.damage`). If frames below the frontier are corrupt, recovery chooses an earlier watermark as the frontier, and the
+gateway fetches the later decisions again. Only positions up to the mark count as durable. In a lane or a group of voters, recovery
+rebuilds a bad segment header from other data. The start halts and waits for an operator if the gateway is alone, or if frames after
+the mark were already published as decided.
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ from tutti_gateway.core import limits
 from tutti_gateway.core.protocol.events import Recovered
 from tutti_gateway.core.protocol.messages import Damage
 
-_SEARCH_BYTES = 1 << 20  # bytes of a segment to search at a time
+_SEARCH_BYTES = 1 << 20  # number of bytes of a segment that are searched at a time
 
 
 @dataclass(slots=True)
@@ -61,10 +62,10 @@ class FoundSegment:
     """A segment that the writer must keep open, because it holds undecided frames or is the last one.
 
     Attributes:
-        first: its first position.
-        rows: index rows of its decided frames.
-        undecided: file positions of its undecided frames.
-        file_position: file position of the next frame.
+        first: first position of the segment.
+        rows: index rows of the decided frames in the segment.
+        undecided: file positions of the undecided frames in the segment.
+        file_position: file position at which the next frame is written.
     """
 
     first: int
@@ -80,7 +81,7 @@ class RecoveredLog:
     Attributes:
         recovered: the state from which the protocol stack starts.
         stored: the hard state, or None on a new disk.
-        mark: the newest mark.
+        mark: the newest vote mark of the log.
         state: state of the log at the frontier; the writer owns this copy.
         base: the snapshot from which `state` was computed.
         end: position, view and chain value of the last frame.
@@ -88,8 +89,9 @@ class RecoveredLog:
         segments: the segments that hold undecided frames, and the last one.
         finished: first position and index rows of each scanned segment whose frames are all decided.
         boundaries: snapshots at the starts of the segments that the decided log has reached.
-        later: first positions of the segments after a corrupt range, which do not continue from the end.
-        published: decided position that the previous run published, if the end of a lane below that position is lost; else 0.
+        later: first positions of the segments after a corrupt range; these segments do not continue from the last valid frame.
+        published: last decided position that the previous run published, if this lane has lost its end before that position; else
+            0.
     """
 
     recovered: Recovered
@@ -110,7 +112,7 @@ class RecoveredLog:
 class _ScanResult:
     """The result of a scan of all segments.
 
-    `position` and `chain` describe the last valid frame. The segments in `later` do not continue from that frame.
+    `position` and `chain` are those of the last valid frame. `later` lists the segments that do not continue from that frame.
     """
 
     scans: list[FrameScan]
@@ -135,11 +137,11 @@ def recover(
         Damaged: durable data is corrupt or missing; no frame, mark or hard state was changed.
         WrongDirectory: the segments belong to another log, or a newer release wrote the directory.
     """
-    remove_before(directory, storage, read_start(directory).first)  # files that remain after an interrupted trim
+    remove_before(directory, storage, read_start(directory).first)  # an interrupted trim may have left these files
     stored = read_hard_state(directory)
     firsts = list_positions(directory, "seg")
     check_hard_state(directory, stored, firsts, log.hex())
-    # `check_hard_state` raises if a log had begun and lost these files, so here the log is really new.
+    # `check_hard_state` raises an error if an existing log has lost these files, so missing files mean a new log here.
     if stored is None or not firsts:
         return _empty_log(stored)
     check_begin(directory, firsts)
@@ -153,7 +155,7 @@ def recover(
         repair_headers(
             directory, storage, [first for first in firsts if first >= base.segment], base, options.lane or base.state.log
         )
-    # The error is not raised yet, because peers may have the lost end.
+    # The error for a short last file is kept for later, because peers may have the lost end.
     short_file = check_end(directory, firsts, stored.segment, peers_can_repair=True)
     if base.segment < firsts[0]:
         raise Damaged(f"{snapshot_path(directory, firsts[0])}, with which the log begins, is missing or corrupt: restore the file")
@@ -161,29 +163,30 @@ def recover(
     ending = _scan_segments(directory, firsts, base, frontier)
     published = 0
     if options.peers_can_repair and 0 < ending.position < frontier:
-        published, frontier = frontier, ending.position  # a lane has no ABORT frames, so all remaining decisions are final
+        published, frontier = frontier, ending.position  # without ABORT frames in a lane, all remaining decisions are final
     elif ending.position < frontier <= mark.position and _others_vote(base, ending, frontier):
         frontier, base, ending = _step_back(directory, firsts, stored.mark, (frontier, base, ending))
-    # Decided frames are durable, so the log must reach the frontier. The uuid is stored after a decision, so it implies frame 1.
+    # Decided frames are durable, so the log must reach the frontier, and position 1 if the directory holds a log uuid.
+    # The gateway stores the log uuid in the directory only after the first decision.
     damage = _check_durable(directory, base, ending, mark, max(frontier, 1 if log else 0), options.peers_can_repair, short_file)
     if damage is not None:
-        # This member may have voted for the whole frames after the mark, so the group must decide about them, too.
+        # This member may have voted for complete frames after the mark, so the group must decide about these frames, too.
         mark = _extended_mark(directory, firsts[-1], mark)
         damage = Damage(damage.first, mark.position, mark.view, mark.chain)
     elif short_file is None:
         _check_later(directory, ending, mark)
     elif not options.peers_can_repair or ending.later:
         raise short_file
-    # Only frames above the mark can be missing on the disk, because a mark covers only frames of successful syncs.
+    # Only frames above the mark can be missing on the disk, because a mark covers only frames that were synced without an error.
     if failed:
         _rewrite_tail(storage, ending, mark.position)
     if ending.scans:
         _rewrite_marks(storage, ending.scans[-1].segment)
-    # The frames of a corrupt end stay until the group has decided which frames belong at their positions.
+    # A corrupt end is not truncated here, because the group first decides which frames belong at the lost positions.
     if damage is None and short_file is None:
         _truncate_torn(directory, storage, ending)
     _make_durable(directory, storage, ending)
-    if not ending.position:  # the first segment was created, but power failed before any frame in it was durable
+    if not ending.position:  # the power failed after the first segment was created, before any frame was durable
         _remove(directory, storage, 0)
         return _empty_log(stored)
     found = _result(directory, stored, mark, base, ending, frontier, header.log)
@@ -205,7 +208,7 @@ def _empty_log(stored: HardStateSlot | None) -> RecoveredLog:
 def _base_snapshot(directory: str, last: int, frontier: int) -> Snapshot:
     """Return the snapshot from which the scan starts.
 
-    A snapshot within a segment is valid only if the index rows before it are unchanged and the file still holds its frames.
+    A snapshot within a segment is usable only if the index rows before it are unchanged and the segment file reaches its position.
     """
     found = newest_snapshot(directory, frontier)
     # A snapshot beyond the end of a shortened file would hide the loss of the frames before it.
@@ -228,21 +231,21 @@ def _check_segments(directory: str, firsts: list[int], base: Snapshot, log: byte
     return header
 
 
-_ScanStart = tuple[int, Snapshot, _ScanResult]  # a frontier, the snapshot at which the scan starts, and the result of the scan
+_ScanStart = tuple[int, Snapshot, _ScanResult]  # a frontier, the snapshot from which a scan starts, and the result of this scan
 
 
 def _step_back(directory: str, firsts: list[int], stored: VoteMark, begin: _ScanStart) -> _ScanStart:
     """Choose an earlier watermark before the corrupt range, and return the scan that uses this watermark as the frontier.
 
-    Other positions cannot be the frontier, because a later ABORT may void a batch before them. Without such a watermark, return the
-    input unchanged.
+    A position that is not a watermark cannot be the frontier, because a later ABORT may void a batch before the position. If there
+    is no earlier watermark, return the input unchanged.
     """
     frontier, base, ending = begin
     marks = [stored, *(mark for first in reversed(firsts) for mark in segment_marks(directory, first) if mark is not None)]
-    # An untrimmed log may also start again from position 0, at which nothing is decided.
+    # In an untrimmed log, position 0 is also a possible frontier: nothing is decided there.
     stops = sorted({mark.frontier_position for mark in marks} | ({0} if firsts[0] == 1 else set()), reverse=True)
     for stop in stops:
-        # The log is intact only up to the corrupt range, so a later watermark cannot be the frontier.
+        # The frontier must lie in the intact part of the log, so a watermark after the corrupt range is not usable.
         if stop >= frontier or stop > ending.position:
             continue
         base = _base_snapshot(directory, firsts[-1], stop)
@@ -260,11 +263,11 @@ def _scan_segments(directory: str, firsts: list[int], base: Snapshot, frontier: 
     firsts = [first for first in firsts if first >= base.segment]
     for at, first in enumerate(firsts):
         header = read_header(directory, first)
-        # Each segment must continue the one before it; the first one is exempt if the scan begins inside it.
+        # Each segment must continue the previous segment. The check skips a segment inside which the scan begins.
         if (at or position == first) and (first != position or header.chain != chain):
             return _ScanResult(scans, position - 1, chain, firsts[at:])
         segment = SegmentMap(segment_path(directory, first), first)
-        # Each read of records checks their body, so a start checks only the bodies of batches that are still undecided.
+        # Readers check the body of every batch that they read, so a start checks only the bodies of undecided batches.
         found = scan_frames(segment, file_position, position, chain, last=last, bodies_from=frontier + 1)
         scans.append(found)
         position, chain, file_position = found.position, found.chain, FRAMES_AT
@@ -280,9 +283,10 @@ def _check_durable(
     peers_can_repair: bool,
     short_file: Damaged | None,
 ) -> Damage | None:
-    """Check that the log reaches `decided` and the mark, and that its frame at the mark is the one that the mark names.
+    """Check that the log reaches `decided` and the mark, and that the frame at the mark's position has the mark's chain value.
 
-    If the log ends below the mark, and other gateways may hold the missing frames, return the corrupt range instead of an error.
+    If the log ends below the mark, and other gateways may hold the missing frames, return the corrupt range instead of raising an
+    error.
 
     Args:
         short_file: the error to raise if the file of the last segment is too short, or None if it has its full size.
@@ -293,7 +297,7 @@ def _check_durable(
         if not ending.scans or not ((peers_can_repair and ending.position) or _others_vote(base, ending, decided)):
             raise short_file or _corruption_error(directory, base, ending, mark.position)
         return Damage(ending.position + 1, mark.position, mark.view, mark.chain)
-    # A different frame at the mark means that files of different logs or times were mixed.
+    # A wrong chain value at the mark means that files of different logs or times were mixed.
     chain = base.state.chain if mark.position == base.state.position else None
     for found in ending.scans:
         if found.first <= mark.position < found.position:
@@ -307,10 +311,10 @@ def _check_durable(
 
 
 def _extended_mark(directory: str, first: int, mark: VoteMark) -> VoteMark:
-    """Return the mark, moved to the last whole frame that follows it in the last segment.
+    """Return the mark, extended to the last complete frame after the mark in the last segment.
 
-    This member may have synced such a frame and voted for it before a mark named it. Corruption of earlier frames does not change
-    that.
+    This member may have synced and voted for frames after the position of the newest mark. These votes stay valid even if earlier
+    frames are corrupt.
     """
     segment = SegmentMap(segment_path(directory, first), first)
     file_position = FRAMES_AT if mark.position + 1 == first else _file_position_after(segment, mark)
@@ -323,11 +327,12 @@ def _extended_mark(directory: str, first: int, mark: VoteMark) -> VoteMark:
 def _file_position_after(segment: SegmentMap, mark: VoteMark) -> int:
     """Return the file position of the frame after the mark, or the segment size if none is found.
 
-    Corrupt headers before the frame do not show where the frame begins, so the search compares positions and chain values.
+    The headers before the frame are corrupt and do not show where the frame begins, so the function searches the bytes of the
+    segment for a header with the right position and chain value.
     """
     wanted = (mark.position + 1).to_bytes(8, "little")
     for start in range(FRAMES_AT, segment.size, _SEARCH_BYTES):
-        # Neighbouring search windows overlap by a header, so that a header on their boundary is found.
+        # Neighbouring search windows overlap by the size of a header, so that the search also finds a header on their boundary.
         end = min(start + _SEARCH_BYTES + HEADER_SIZE, segment.size)
         if not segment.readable(start, end, end):
             continue  # a bad sector
@@ -345,12 +350,12 @@ def _file_position_after(segment: SegmentMap, mark: VoteMark) -> int:
 
 
 def _others_vote(base: Snapshot, ending: _ScanResult, decided: int) -> bool:
-    """True if the last decided roster, or a later one, names more than one voter."""
+    """True if the last decided roster or a later roster contains more than one voter."""
     rosters: list[Iterable[Voter]] = [base.state.roster.values()]
     for found in ending.scans:
         headers = found.headers()
         for position in headers["position"][headers["kind"] == Kind.ROSTER].tolist():
-            # A decided ROSTER replaces the earlier ones. An undecided ROSTER may be dropped, so both rosters stay possible.
+            # A decided ROSTER replaces all earlier rosters, but the group may still drop an undecided ROSTER.
             if position <= decided:
                 rosters.clear()
             rosters.append(decode_body(RosterBody, found.frame(position).body).voters)
@@ -360,7 +365,7 @@ def _others_vote(base: Snapshot, ending: _ScanResult, decided: int) -> bool:
 def lost_promises(recovered: Recovered, directory: LogDirectory) -> bool:
     """True if other gateways may rely on promises that are no longer in this directory.
 
-    Promises are missing if the directory is a copy, or if its hard state is older than a view in its log that includes this disk.
+    Promises are missing if the directory is a copy, or if the hard state is older than a view in the log that includes this disk.
     """
     state, mine = recovered.state, directory.incarnation
     older = state.gateway_number(mine) in state.members and state.view > recovered.scalars.accepted
@@ -370,8 +375,9 @@ def lost_promises(recovered: Recovered, directory: LogDirectory) -> bool:
 def _others_vote_in(recovered: Recovered, mine: bytes) -> bool:
     """True if other gateways may vote on the recovered log.
 
-    The result is True if the log names more than one voter. It is also True if the log has removed this disk, because the voters
-    may still need the answers of this disk. Without a log, the roster is unknown, and the result is True, too.
+    The result is True if a roster in the log contains more than one voter. The result is also True if a roster change removed this
+    disk, because the remaining voters may still need answers from it. A log without a roster gives True, because its voters are
+    unknown.
     """
     if any(voter.incarnation == mine for voter in recovered.state.removed.values()):
         return True
@@ -406,11 +412,11 @@ def _corruption_error(directory: str, base: Snapshot, ending: _ScanResult, durab
 def _check_later(directory: str, ending: _ScanResult, mark: VoteMark) -> None:
     """Check that each segment after the end of the log is a leftover of an interrupted repair or truncation.
 
-    All marks of a leftover are older than the lowered mark. Any other segment proves a loss before it, because a segment begins
-    only when all earlier frames are durable.
+    A leftover segment contains only marks that are older than the lowered mark. Every other segment after the end proves that
+    earlier frames are lost, because the writer begins a segment only when all earlier frames are durable.
 
     Raises:
-        Damaged: frames before such a segment are lost.
+        Damaged: a segment after the end is not a leftover.
     """
     for first in ending.later:
         newest = max((found.sequence for found in segment_marks(directory, first) if found is not None), default=None)
@@ -453,8 +459,7 @@ def _truncate_torn(directory: str, storage: Storage, ending: _ScanResult) -> Non
         fd = storage.open(found.segment.path)
         try:
             fits = found.file_position + HEADER_SIZE <= read_header(directory, found.segment.first).size
-            # Without this terminator, frames of the torn write could continue the chain when the frame before them is written
-            # again.
+            # Without this terminator, leftover frames after a torn frame would join the log again once the torn frame is rewritten.
             if fits and storage.read(fd, HEADER_SIZE, found.file_position) != TERMINATOR:
                 storage.write(fd, [TERMINATOR], found.file_position)
         finally:
@@ -462,7 +467,7 @@ def _truncate_torn(directory: str, storage: Storage, ending: _ScanResult) -> Non
 
 
 def _make_durable(directory: str, storage: Storage, ending: _ScanResult) -> None:
-    """Sync the scanned files and the folder, because a killed run may not have synced them."""
+    """Sync the scanned files and their folder, because a killed run may have left writes without a sync."""
     for found in ending.scans:
         fd = storage.open(found.segment.path)
         try:
@@ -488,7 +493,7 @@ def _result(
     directory: str, stored: HardStateSlot, mark: VoteMark, base: Snapshot, ending: _ScanResult, frontier: int, log: bytes
 ) -> RecoveredLog:
     state = base.state.copy()
-    # The scan may begin inside a segment, and then the index has the rows of the frames before it.
+    # If the scan began inside a segment, the rows of the segment's earlier frames come from its index.
     rows = rows_before(directory, base)
     if rows is None:
         raise InvariantViolated(f"the index rows before position {base.position} changed during the start")
@@ -499,20 +504,20 @@ def _result(
         for abort in found.aborts(some[: _decided(found, frontier)])
     ]
     segments, finished, boundaries, tail = [], [], [], []
-    # Without a frame after the snapshot, the view comes from the mark if the mark is at the snapshot, else from the snapshot.
+    # If no frame follows the snapshot, the view comes from the mark, or from the snapshot if the mark has another position.
     view = decided_view = mark.view if mark.position == base.state.position else base.state.view
     for found, some in zip(ending.scans, headers, strict=True):
         decided = _decided(found, frontier)
-        # The whole log before this segment is decided, so the snapshot at the segment's start can be written.
+        # The whole log before this segment is decided, so a snapshot of the segment's start can be written.
         if found.first == found.segment.first == state.position + 1 != base.position:
             boundaries.append(Snapshot(state.copy(), found.first, FRAMES_AT, 0))
         rows = np.append(rows, found.rows(some[:decided], aborts, state.next_offset, state.tick))
         void = void_positions(some[:decided], aborts)
         for position in range(found.first, found.first + decided):
             state.apply(found.frame(position), position in void)
-        # The group decides the frames of the tail or drops them, so the protocol stack receives them.
+        # The protocol stack receives the undecided frames (the tail), because the group either decides or drops each of them.
         tail += [found.frame(position) for position in range(found.first + decided, found.position)]
-        # The last segment is never finished, because the writer continues to fill it.
+        # The last segment is never in `finished`, because the writer continues to fill it.
         if found is not ending.scans[-1] and decided == len(found.file_positions):
             finished.append((found.segment.first, rows))
         else:

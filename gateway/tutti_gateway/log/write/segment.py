@@ -1,6 +1,6 @@
-"""Log segments as the writer sees them.
+"""Segments of the log, as the log writer uses them.
 
-A segment is created with its full size, filled in order, and never changed before the write position.
+A segment is created with its full size and filled in order. Bytes before the write position never change.
 """
 
 from __future__ import annotations
@@ -30,20 +30,20 @@ class Segment:
     """A segment that accepts writes or holds undecided frames.
 
     Attributes:
-        first: first position.
-        last: last position once a later segment exists, else None.
-        file_position: file position of the next frame.
-        undecided: file positions of frames, in order. The first `undecided_from` entries belong to frames that are decided by now,
-            all others to undecided frames.
+        first: first position of the segment.
+        last: last position of the segment, or None if no later segment exists.
+        file_position: file position at which the next frame is written.
+        undecided: file positions of frames, in order. The first `undecided_from` entries are those of frames that are decided
+            now, and the other entries are those of undecided frames.
     """
 
     def __init__(self, first: int, fd: int, size: int, file_position: int, index: IndexWriter, slot: int) -> None:
-        """Create a segment.
+        """Create the writer's object for a segment file.
 
         Args:
             file_position: file position after the last frame.
-            index: index of the segment, with the rows of all decided frames.
-            slot: the mark slot to write next.
+            index: writer of the segment's index, which has the rows of all decided frames.
+            slot: number of the mark slot to write next, 0 or 1.
         """
         self.first = first
         self.last: int | None = None
@@ -57,7 +57,7 @@ class Segment:
 
     @property
     def next_undecided(self) -> int:
-        """Return the first position of this segment without an index row."""
+        """Return the first position of this segment that has no index row."""
         return self.first + self.index.count
 
     @property
@@ -66,7 +66,7 @@ class Segment:
         return self.undecided[self.undecided_from] if self.undecided_from < len(self.undecided) else self.file_position
 
     def file_position_of(self, position: int, decided: int) -> int | None:
-        """Return the file position of an undecided frame, or None if the segment does not hold it.
+        """Return the file position of an undecided frame, or None if this segment does not hold the frame.
 
         Args:
             position: position of the frame in the log.
@@ -84,17 +84,17 @@ class Segment:
 
         Args:
             frames: frames that follow the end of the log.
-            end: the end of the log.
+            end: position, view and chain value of the last frame in the log.
 
         Returns:
             The buffers of one gathered write, with a terminator; the file position of each selected frame; the file position after
-                them; and the new end of the log.
+                the last selected frame; and the new end of the log.
 
         Raises:
-            InvariantViolated: a frame does not follow the one before it.
+            InvariantViolated: a frame does not follow the previous frame.
         """
         position, view, chain = end
-        # Every write ends with a terminator, so the space of one frame header stays free at the end of the segment.
+        # Every write ends with a terminator, so space for one frame header stays free at the end of the segment.
         file_position, limit, extend = self.file_position, self.size - HEADER_SIZE, google_crc32c.extend
         parts: list[Buffer] = []
         file_positions = array("Q")
@@ -102,7 +102,7 @@ class Segment:
             after = file_position + frame.size
             if after > limit:
                 break
-            # Frames after a broken chain would be lost at the next start, so a bug must surface here, before the write.
+            # The next start would discard frames after a broken chain, so a wrong chain raises an error before the write.
             if frame.position != position + 1 or extend(chain, frame.header[:CRC_AT]) != frame.header_crc:
                 raise InvariantViolated(
                     f"{frame!r} does not follow the end of the log at position {position}, chain value {chain:#010x}"
@@ -110,12 +110,12 @@ class Segment:
             if frame.progress or frame.body_length & 7:
                 parts += frame.extents()
             else:
-                # most frames have no progress and no padding; this path takes a third of the time
+                # fast path, because most frames have no progress and no padding: it takes a third of the time
                 parts += (frame.header, frame.body)
             file_positions.append(file_position)
             file_position = after
             position, view, chain = position + 1, frame.view, frame.header_crc
-        # Bytes of an older frame may follow the new end. The terminator stops a scan before them.
+        # Bytes of an older frame may follow the new end, so the terminator stops a scan there.
         parts.append(TERMINATOR)
         return parts, file_positions, file_position, (position, view, chain)
 
@@ -131,7 +131,7 @@ class Segment:
         start = self.undecided_from
         file_positions = self.undecided[start : start + count]
         self.undecided_from = start + count
-        # A deletion moves the rest of the array, so many decided entries are deleted at once.
+        # Each deletion moves the rest of the array, so decided entries are deleted only in large groups.
         if self.undecided_from > 4096:
             del self.undecided[: self.undecided_from]
             self.undecided_from = 0
@@ -139,7 +139,7 @@ class Segment:
 
 
 def prepared_paths(directory: str) -> list[str]:
-    """Return the paths of zero-filled segments that are ready for use."""
+    """Return the paths of prepared segments, which are filled with zeros and ready for use."""
     folder = os.path.join(directory, LOG)
     names = with_descriptor_wait(lambda: os.listdir(folder))
     return sorted(os.path.join(folder, name) for name in names if name.startswith(PREPARED) and name.endswith(".seg"))
@@ -153,7 +153,7 @@ def size_of_next(options: LogOptions, before: int, frame: Frame | None) -> int:
 
     Args:
         before: size of the previous segment; 0 for the first segment.
-        frame: the frame with which the segment begins, or None if it is not known yet.
+        frame: first frame of the segment, or None if the frame is not known yet.
     """
     wanted = 2 * before or options.first_segment_bytes if options.first_segment_bytes else options.segment_bytes
     needed = FRAMES_AT + frame.size + HEADER_SIZE if frame is not None else 0
@@ -164,10 +164,11 @@ def size_of_next(options: LogOptions, before: int, frame: Frame | None) -> int:
 def begin_segment(directory: str, storage: Storage, header: SegmentHeader, mark: VoteMark, source: str | None) -> int:
     """Create a segment durably and return its file descriptor. A crash leaves the segment complete or absent.
 
-    All positions before the segment must be durable, because the mark in the segment names them as durable.
+    All positions before the segment must be durable, because the mark in the segment says that they are.
 
     Args:
-        source: path of a zero-filled file of the right size (a prepared segment or the reserve), or None allocates a new file.
+        source: path of a zero-filled file of the right size (a prepared segment or the reserve). With None, a new file is
+            allocated.
 
     Raises:
         OSError: the disk is full, or it failed.
@@ -177,7 +178,7 @@ def begin_segment(directory: str, storage: Storage, header: SegmentHeader, mark:
     try:
         if source is None:
             storage.truncate(fd, 0)  # a crash may have left the file
-            # Allocated blocks ensure that a full disk fails here, and not later in the middle of a group of frames.
+            # The blocks are allocated now, so that a full disk raises an error here and not in the middle of a group of frames.
             storage.allocate(fd, header.size)
         storage.write(fd, [header.to_bytes(), mark.to_bytes()], 0)
         storage.make_durable(fd)
@@ -191,12 +192,12 @@ def begin_segment(directory: str, storage: Storage, header: SegmentHeader, mark:
 
 
 def older_slot(marks: list[VoteMark | None]) -> int:
-    """Return the mark slot to write next: an invalid slot, else the slot with the older mark."""
+    """Return the number of the mark slot to write next: that of an invalid slot, else that of the slot with the older mark."""
     return min(range(len(marks)), key=lambda slot: -1 if (mark := marks[slot]) is None else mark.sequence)
 
 
 def new_segment(directory: str, storage: Storage, first: int, fd: int, size: int) -> Segment:
-    """Return a segment that was just created, with an empty index."""
+    """Return the object of a segment file that was just created, with an empty index."""
     index = IndexWriter(index_path(directory, first), first, no_rows(), storage)
     return Segment(first, fd, size, FRAMES_AT, index, 1)
 
@@ -213,16 +214,16 @@ def reopen_segment(directory: str, found: FoundSegment, storage: Storage) -> Seg
 
 
 def log_uuid_of(frame: Frame) -> bytes:
-    """Return the uuid of the log that begins with a ROSTER frame."""
+    """Return the log uuid in a ROSTER frame, the first frame of a log."""
     invariant(frame.kind == Kind.ROSTER, f"a log must begin with a ROSTER frame, but got {frame!r}")
     return decode_body(RosterBody, frame.body).log
 
 
 def not_yet_written(frames: Sequence[Frame], end: End) -> Sequence[Frame]:
-    """Return the frames that a log with this end does not hold yet.
+    """Return the frames of `frames` that a log with the end `end` does not hold yet.
 
     Raises:
-        InvariantViolated: the log holds different frames at these positions.
+        InvariantViolated: the log holds different frames at the positions of `frames`.
     """
     position, _, chain = end
     if not frames or frames[0].position > position:

@@ -2,14 +2,14 @@
 
 Each step is durable before the next one:
 
-1. The lowered mark goes into both slots of the hard state, together with the first position of the new last segment. Until the
-   first slot is durable, the log is unchanged. From then on, the newest mark names no frame after the truncation point.
-2. In the new last segment, zeros overwrite the header of each removed frame, so that no later scan finds the frame again. Both mark
-   slots of the segment receive the lowered mark, one after the other, so that one slot is always valid.
-3. Later segments are removed. A start recognises a segment that was not removed yet, because its marks are older than the lowered
-   one.
+1. The lowered mark is written to both slots of the hard state, together with the first position of the new last segment. Until the
+   first slot is durable, the log is unchanged. After that, the newest mark covers no frame after the truncation point.
+2. In the new last segment, zeros overwrite the header of each removed frame, so that no later scan finds the frame again. The
+   lowered mark is written to both mark slots of the segment, one after the other, so that one slot is always valid.
+3. Later segments are removed. After a crash, a start recognises a segment that should have been removed, because all marks in it
+   are older than the lowered mark.
 
-After an interrupted truncation, a start finds all or some of the frames that were to be removed. The start treats them as a valid
+After an interrupted truncation, a start may still find frames after the truncation point. The start treats such frames as a valid
 tail or as a torn end. Truncation writes in place, so it needs no free disk space.
 """
 
@@ -43,7 +43,7 @@ def end_at(directory: str, segments: Sequence[Segment], decided: End, position: 
     if position == decided[0]:
         return decided
     segment = next(segment for segment in reversed(segments) if segment.first <= position)
-    # Decided frames need no scan, so the scan begins after them, or at the start of a segment that has none.
+    # The scan begins after the last decided frame, or at the start of the segment if the segment has no decided frame.
     if segment.first > decided[0]:
         start, file_position, chain = segment.first, FRAMES_AT, read_header(directory, segment.first).chain
     else:
@@ -67,17 +67,17 @@ def truncate_files(
     file_positions: Sequence[int],
     removed: Sequence[Segment],
 ) -> None:
-    """Truncate the files, in the steps of the module docstring. The call can be repeated safely.
+    """Truncate the files of the log, in the steps of the module docstring. The call can be repeated safely.
 
     Args:
-        mark: the lowered mark.
-        new_last: the segment that becomes the last one, or None if none remains.
-        file_positions: file positions of the removed frames in that segment.
-        removed: the segments after it, which are removed.
+        mark: the lowered mark, which records the end of the log after the truncation.
+        new_last: the segment that becomes the last one, or None if no segment remains.
+        file_positions: file positions of the removed frames in the segment `new_last`.
+        removed: the segments after `new_last`, which are removed.
     """
     write_mark_to_hard_state(hard_state_file, mark, new_last.first if new_last is not None else 0)
     if new_last is not None:
-        # Even without frames to remove, the header at the end is erased, because bytes of an older frame may be there.
+        # If no frame is removed, the header at the end is still erased, because bytes of an older frame may be there.
         erase_extents(
             storage, new_last, mark, [(file_position, HEADER_SIZE) for file_position in file_positions or [new_last.file_position]]
         )
@@ -104,7 +104,7 @@ def erase_extents(storage: Storage, segment: Segment, mark: VoteMark, extents: I
     for file_position, size in extents:
         for at in range(file_position, file_position + size, WRITE_BYTES):
             storage.write(segment.fd, [bytes(min(WRITE_BYTES, file_position + size - at))], at)
-    # A torn write destroys one slot, so the first slot becomes durable before the second is written.
+    # A torn write destroys the slot that is written, so the first slot becomes durable before the second slot is written.
     for slot in (segment.slot, 1 - segment.slot):
         storage.write(segment.fd, [mark.to_bytes()], MARK_SLOTS[slot])
         storage.make_durable(segment.fd)

@@ -1,6 +1,7 @@
 """Tracks the content of the next vote mark: the durable end and the frontier of the log.
 
-While a corrupt end of the log is not restored, the next mark still names that end, because it was durable before.
+If the end of the log becomes corrupt, marks still record the position where the log ended before, because the frames up to there
+were durable. The log's real end is recorded again when the corrupt range is rewritten or abandoned.
 """
 
 from __future__ import annotations
@@ -15,22 +16,22 @@ from tutti_gateway.core.protocol.messages import Damage
 
 _US = 1_000_000
 
-End = tuple[int, int, int]  # the end of a log: position, view and chain value of its last frame
+End = tuple[int, int, int]  # the end of a log: position, view and chain value of the last frame
 
 
 class MarkTracker:
-    """Follows the syncs of a log, and creates the marks that name their result.
+    """Follows the syncs of a log, and creates marks that record the durable end after these syncs.
 
     Attributes:
-        durable: the end that the last sync reached.
-        frontier: last decided position, and the offset after its last record.
+        durable: the end of the log that the last sync made durable.
+        frontier: last decided position, and the offset after the last decided record.
         newest: the newest durable mark.
-        written: a mark that was written to a slot and is not durable yet.
-        damage: a corrupt range. Marks name its end until the range is rewritten or abandoned.
+        written: the mark that was written to a slot and is not durable yet, or None.
+        damage: the corrupt range at the end of the log, or None. Marks record the end of this range as the durable end.
     """
 
     def __init__(self, durable: End, frontier: tuple[int, int], newest: VoteMark, damage: Damage | None) -> None:
-        """Start from the state that recovery found."""
+        """Create a tracker with the durable end, the frontier, the newest mark and the corrupt range that recovery found."""
         self.durable = durable
         self.frontier = frontier
         self.newest = newest
@@ -41,23 +42,23 @@ class MarkTracker:
 
     @property
     def marked_end(self) -> End:
-        """Return the end that the next mark names: the durable end, or the end of the corrupt range."""
+        """Return the end that the next mark records: the end of the corrupt range if there is one, else the durable end."""
         damage = self.damage
         return self.durable if damage is None else (damage.last, damage.view, damage.chain)
 
     @property
     def stale(self) -> bool:
-        """True if a new mark would differ from the newest durable mark in its end or its frontier."""
+        """True if a new mark would contain another end or another frontier than the newest durable mark."""
         return self.newest.position != self.marked_end[0] or self.newest.frontier_position != self.frontier[0]
 
     def due(self, now: float, late_us: int) -> bool:
-        """True if the next write must carry a mark, because many frames or an old sync are not covered by the newest mark.
+        """True if the next write must carry a mark, because the newest mark does not cover many frames, or not an old sync.
 
         Args:
             now: monotonic time, seconds.
             late_us: age at which the oldest uncovered sync makes a mark due, us.
         """
-        # A written mark must become durable with a sync before the next mark is written.
+        # The previous mark must become durable with a sync before the next mark is written.
         if self.written is not None or (
             self.durable[0] - self.newest.position < limits.MARK_FRAMES and now - self._since < late_us / _US
         ):
@@ -65,19 +66,19 @@ class MarkTracker:
         return self.stale
 
     def next(self, end: End | None = None) -> VoteMark:
-        """Return a new mark that names `end`, by default `marked_end`."""
+        """Return a new mark that records `end`, by default `marked_end`, as the durable end."""
         self._sequence += 1
         return VoteMark(self._sequence, *(end or self.marked_end), *self.frontier, now_us())
 
     def contradicted(self, frames: Sequence[Frame]) -> bool:
-        """True if the next frames include a different frame for the position at which the corrupt range ends."""
+        """True if `frames` would put a different frame at the last position of the corrupt range."""
         damage = self.damage
         if damage is None or not frames[0].position <= damage.last <= frames[-1].position:
             return False
         return frames[damage.last - frames[0].position].header_crc != damage.chain
 
     def sequence_of_next(self) -> int:
-        """Reserve and return the next sequence number, for a mark that another module creates."""
+        """Reserve the next sequence number for a mark that another module creates, and return the number."""
         self._sequence += 1
         return self._sequence
 
@@ -90,13 +91,13 @@ class MarkTracker:
         """Record that the log is durable up to `end`, and return True if the sync also made a mark durable.
 
         Args:
-            end: the durable end.
+            end: the end of the log that the sync made durable.
             now: monotonic time, seconds.
         """
         if self.written is not None or self.newest.position >= self.durable[0]:
             self._since = now  # a mark covers all earlier syncs, so this sync is the oldest one without a mark
         self.durable = end
-        # The log has its corrupt range back, so the durable end is again the right end for marks.
+        # The corrupt range is completely rewritten, so marks record the durable end again.
         if self.damage is not None and end[0] >= self.damage.last:
             self.damage = None
         if self.written is None:
@@ -105,7 +106,7 @@ class MarkTracker:
         return True
 
     def set(self, mark: VoteMark) -> None:
-        """Record a durable mark as the newest; no mark is pending in a slot."""
+        """Record `mark`, which is durable, as the newest mark."""
         self.newest, self.written = mark, None
 
     def truncated(self, end: End, mark: VoteMark) -> None:

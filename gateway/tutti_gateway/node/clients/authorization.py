@@ -1,8 +1,8 @@
 """Authentication and authorization of clients at the client port; used only by a gateway that has a token file.
 
-A connection that is encrypted with the key of a gateway of the group is authenticated as that gateway. The gateways' reads
-processes authenticate in this way. Every other client sends a token in Hello. The session stores the permissions of its token, so
-checking a batch takes one or two set lookups, and single records need no check.
+If a connection is encrypted with the key of a gateway of the group, the client is authenticated as that gateway. The reads
+processes of the gateways use these keys. Every other client sends a token in Hello. The session stores the permissions of its
+token, so checking a batch takes one or two set lookups, and single records need no check.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ class Authorizer:
         """Check that the client of a session may send a request.
 
         Raises:
-            NotAllowed: the client may not send this request.
+            NotAllowed: the client has no permission for this request.
         """
         try:
             self._check(session.access, request)
@@ -122,8 +122,8 @@ class Authorizer:
     def authorize(self, session: Session, frames: Iterable[Frame]) -> tuple[list[Frame], list[RefusedAnswer]]:
         """Return the frames that the client of a session may write, and a refusal for each other frame.
 
-        A frame is refused if the session's token may not write to the frame's topic. A frame for the ordered log is also refused if
-        the session has not opened an epoch of the frame's producer. For lanes, clients open no epochs.
+        A frame is refused if the session's token has no right to write to the frame's topic. A frame for the ordered log is also
+        refused if the session has not opened an epoch of the frame's producer. For lanes, clients open no epochs.
         """
         good: list[Frame] = []
         refused: list[RefusedAnswer] = []
@@ -143,7 +143,7 @@ class Authorizer:
         return good, refused
 
     def _topic_refusal(self, session: Session, number: int) -> str:
-        """Return the reason why the client of a session may not write to a topic; empty if it may."""
+        """Return the reason why the client of a session must not write to a topic; empty if it has the right to write there."""
         topic = self._topics().get(number)
         if topic is None:
             return f"topic {number} is not known here: open the topic, then send again"

@@ -43,9 +43,9 @@ class BatchValidator:
         """Return the valid frames of a session, and a refusal for each other frame.
 
         Args:
-            session: number of the session.
-            frames: the submitted batches.
-            lane: whether the batches are for the lane instead of the ordered log.
+            session: number of the session, for its budget of decompressed bytes.
+            frames: batches that the client of the session has submitted.
+            lane: whether the batches go to this gateway's lane instead of the ordered log.
         """
         good: list[Frame] = []
         refused: list[RefusedAnswer] = []
@@ -74,7 +74,9 @@ class BatchValidator:
         return good, refused
 
     def _within_budget(self, session: int, frame: Frame) -> bool:
-        """True if the session's budget suffices to decompress the batch. A session's first batch in an iteration always fits."""
+        """True if the session's budget suffices to decompress the batch, or if this is the session's first batch in the "
+        "iteration.
+        """
         size = body_sizes(frame.body, len(BATCH_SCHEMA)).raw_bytes
         spent = self._decompressed.get(session, 0)
         if spent and spent + size > limits.INFLATED_BYTES_A_TURN_MAX:
@@ -87,7 +89,7 @@ def check_header(frame: Frame) -> None:
     """Check the header of a submitted batch, and the CRC of its body.
 
     Raises:
-        TooLarge: the batch exceeds a limit; the message names the limit.
+        TooLarge: the batch exceeds a limit; the message has the limit.
         FormatError: the sequences or timestamps are invalid, or the CRC does not match.
     """
     if frame.body_length > common_limits.BODY_BYTES_MAX:
@@ -115,7 +117,7 @@ def check_body(frame: Frame) -> None:
 
     Raises:
         TooLarge: a record exceeds the limit.
-        FormatError: the body is invalid; the message names the fault.
+        FormatError: the body is invalid; the message has the fault.
     """
     if frame.kind == Kind.TXN:
         _check_txn(frame)
@@ -125,7 +127,7 @@ def check_body(frame: Frame) -> None:
     if layout and layout.key_size + layout.value_size <= common_limits.RECORD_BYTES_MAX:
         return
     batch = validate_body(frame, common_limits.RAW_BYTES_MAX)
-    if batch.nbytes > common_limits.RECORD_BYTES_MAX:  # a smaller batch cannot hold a record that is too large
+    if batch.nbytes > common_limits.RECORD_BYTES_MAX:  # a batch below the limit of a record has no record above it
         _check_records(batch)
 
 

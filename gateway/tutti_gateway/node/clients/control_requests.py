@@ -46,7 +46,8 @@ from tutti_gateway.node.status.status import StatusDocuments
 INSTANCE_BYTES = 16
 INCARNATION_BYTES = 16
 CHANGES = ("add", "remove", "replace")
-EPOCH_MAX = limits.EPOCH_MAX - 1  # clients may not use the highest epoch, so that a higher epoch is always left for a fence
+# clients cannot use the highest epoch, so that a fence can always use a higher epoch than a client
+EPOCH_MAX = limits.EPOCH_MAX - 1
 OFFSET_MAX = 2**63 - 1
 
 ControlRequest = (
@@ -58,7 +59,7 @@ class DocumentCache:
     """The status documents at one time. Each document is created once, even if many clients request it.
 
     Attributes:
-        table_bytes: bytes of the producer tables sent from this cache.
+        table_bytes: total size of the producer tables that were sent from this cache.
     """
 
     def __init__(self, make: Callable[[], StatusDocuments]) -> None:
@@ -69,7 +70,7 @@ class DocumentCache:
 
     @cached_property
     def documents(self) -> StatusDocuments:
-        """The documents, created when the first of them is requested."""
+        """The status documents, which are created at the first request."""
         return self._make()
 
     def page(self, request: Status | Producers | Members) -> bytes:
@@ -132,7 +133,7 @@ class PendingFences:
             del self._waiting[key]
 
     def translate(self, session: int, answer: Answer) -> Answer | EpochAsked:
-        """Return the answer for the client. If a client has opened another epoch, return the event for the fence's next attempt."""
+        """Return the answer for the client, or an event that repeats the fence if a client has opened another epoch."""
         if not isinstance(answer, EpochOpened | EpochFenced | Denied):
             return answer
         waited = self._waiting.pop((session, answer.request), None)

@@ -43,10 +43,10 @@ class DuplicateLookup:
         """Prepare the thread; `start` starts it.
 
         Args:
-            open_index: opens the index; called in the thread at the first lookup.
-            report: receives answers; called in the thread.
+            open_index: opens the index; called in the lookup thread before the first lookup.
+            report: receives the answers of each session; called in the lookup thread.
             log: receives messages for the operator.
-            by_epoch: whether sequences start at 1 in each epoch, as in a lane.
+            by_epoch: whether the sequences of a producer start at 1 in each epoch, as they do in a lane.
         """
         self._open_index = open_index
         self._by_epoch = by_epoch

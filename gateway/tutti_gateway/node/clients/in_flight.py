@@ -9,7 +9,7 @@ from tutti.data.client_protocol import Answer, Committed, Duplicate
 from tutti.data.frames.frame import Frame, Kind
 from tutti_gateway.core import limits
 
-ArrivalTimes = list[tuple[int, int]]  # pairs: start time of a latency (us), and number of frames with that start
+ArrivalTimes = list[tuple[int, int]]  # pairs (start time of a latency measurement in us, number of frames that started then)
 
 
 class _Flight:
@@ -77,7 +77,7 @@ class OrderedInFlight:
                 flights.pop()
 
     def reset(self, position: int) -> None:
-        """Remove all frames. A snapshot has replaced the log, which is now decided up to `position`."""
+        """Remove all frames, because a snapshot has replaced the log; the new log is decided up to `position`."""
         self._sizes.clear()
         self._flights.clear()
         self._unvoted.clear()

@@ -67,7 +67,14 @@ class ClientPort:
         writable_fd: readable when there are replies to `flush`.
     """
 
-    def __init__(self, host: str, port: int, keys: KeyPair | None = None, is_known: Callable[[bytes], bool] | None = None) -> None:
+    def __init__(
+        self,
+        host: str,
+        port: int,
+        keys: KeyPair | None = None,
+        is_known: Callable[[bytes], bool] | None = None,
+        may_read: Callable[[bytes], bool] = lambda _: True,
+    ) -> None:
         """Listen on an address.
 
         Args:
@@ -75,6 +82,7 @@ class ClientPort:
             port: number of the port; 0 selects a free port.
             keys: key pair of this gateway, with which clients may encrypt; None for a port without encryption.
             is_known: returns True for the routing id of an authenticated connection, or is None for a port without authentication.
+            may_read: returns True for the routing id of a connection that may be read now.
 
         Raises:
             PortInUse: another process uses the address.
@@ -90,6 +98,7 @@ class ClientPort:
                     self._epoll,
                     _clock_us,
                     is_known=is_known,
+                    may_read=may_read,
                     warn=lambda reason: self._warnings.update({reason: None}),
                     keys=keys,
                 )
@@ -160,7 +169,7 @@ class ClientPort:
         """Send heartbeats and close silent connections. Return new warnings for the operator. Called about once a second.
 
         Args:
-            reads: whether the gateway drains the port; only then are silent connections closed.
+            reads: whether the gateway drains the port. If it does not, a connection may seem silent, and stays open.
         """
         self._server.maintain(reads=reads)
         warnings, self._warnings = list(self._warnings), {}

@@ -49,7 +49,7 @@ class Replies:
         """Begin without replies.
 
         Args:
-            sessions, clients, counters: objects of the driver.
+            sessions, clients, counters: objects that the driver shares with its parts.
             lookups, lane_lookups: find the offsets of duplicates, in the ordered log and in this gateway's lane.
             on_disconnect: called for a session whose connection is closed.
         """
@@ -66,7 +66,7 @@ class Replies:
         self._pending[session].extend(answers)
 
     def add_one(self, session: int, message: msgspec.Struct) -> None:
-        """Append one message of any type for a session."""
+        """Append one reply for a session. Unlike `add`, it also accepts replies that the core does not make, such as `Welcome`."""
         self._pending[session].append(message)
 
     def flush(self) -> None:

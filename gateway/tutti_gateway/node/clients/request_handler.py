@@ -34,6 +34,7 @@ from tutti_gateway.core.protocol.events import Event, SessionClosed, Submitted, 
 from tutti_gateway.node.clients import control_requests
 from tutti_gateway.node.clients.batch_validation import BatchValidator
 from tutti_gateway.node.clients.port import PARTS_MAX, Message
+from tutti_gateway.node.clients.quotas import Quotas
 from tutti_gateway.node.clients.replies import Replies
 from tutti_gateway.node.clients.sessions import Session, Sessions
 from tutti_gateway.node.common.counters import GatewayCounters
@@ -64,12 +65,13 @@ class RequestHandler:
         documents: Callable[[], StatusDocuments],
         counters: GatewayCounters,
         log: FilteringBoundLogger,
+        quotas: Quotas,
         authorizer: Authorizer | None = None,
     ) -> None:
         """Begin without messages.
 
         Args:
-            sessions, replies, fences, read_indexes, counters, log: objects of the driver.
+            sessions, replies, fences, read_indexes, counters, log, quotas: objects that the driver shares with its parts.
             documents: returns the current status documents.
             authorizer: authorizes clients; None if clients need no permissions.
         """
@@ -81,10 +83,11 @@ class RequestHandler:
         self._documents = documents
         self._counters = counters
         self._log = log
+        self._quotas = quotas
         self._validator = BatchValidator()
         self._cache = control_requests.DocumentCache(documents)
         self._unconfirmed: set[tuple[int, int]] = set()  # (session, request) of each fence that waits for a read index
-        self.leave_requested = False  # True once a client with admin rights has asked this gateway to leave the group
+        self.leave_requested = False  # True after a client with admin rights has requested that this gateway leaves the group
 
     def receive(self, messages: Iterable[Message], now_us: int) -> Iterator[Event]:
         """Yield the events for messages, in the order in which each client sent them. `now_us` is monotonic."""
@@ -100,12 +103,19 @@ class RequestHandler:
                     frames = decode_submit(parts)
                     _bind_form(session, kind)
                     self._counters.bytes += message.size
-                    submitted.setdefault(session.number, (session, []))[1].extend(self._check(session, frames))
+                    good = self._check(session, frames)
+                    if self._quotas.applies_to(session.access):
+                        self._quotas.put(session, good, now_us)
+                    else:
+                        submitted.setdefault(session.number, (session, []))[1].extend(good)
                 elif kind == CONTROL and len(parts) == 1:
-                    if session is not None:  # the stack gets the client's earlier batches before its control message
+                    # pass on the client's earlier batches first, so that the stack gets its messages in order
+                    if session is not None:
                         _, frames = submitted.pop(session.number, (session, []))
                         if frames:
                             yield _submitted(session, frames)
+                        if self._quotas.applies_to(session.access):
+                            yield from self.pop_due(now_us)
                     yield from self._control(message.routing, session, decode_request(parts[0]), now_us)
                 elif kind in (*_SUBMITS, CONTROL) and session is None:
                     self._deny(message.routing, "hello", _NO_SESSION)
@@ -116,6 +126,11 @@ class RequestHandler:
                 self._deny(message.routing, "malformed", str(error))
         # The batches of all clients form one step, so that the stack sends and writes them together (lifecycle, L4).
         yield from group_events([_submitted(session, good) for session, good in submitted.values() if good])
+
+    def pop_due(self, now_us: int) -> Iterator[Event]:
+        """Yield the events for the batches that waited for a quota and are due now."""
+        due = self._quotas.pop_due(now_us, limits.DRAIN_BYTES_MAX)
+        yield from group_events([_submitted(session, frames) for session, frames in due])
 
     def _check(self, session: Session, frames: list[Frame]) -> list[Frame]:
         good, refused = self._validator.check(session.number, frames, lane=session.form == SUBMIT_UNORDERED)
@@ -165,7 +180,7 @@ class RequestHandler:
         if isinstance(event, Event):
             yield event
         elif isinstance(event, Denied) and isinstance(request, Fence):
-            # The log here may lag and lack the producer, so the refusal waits until the frontier is confirmed.
+            # This gateway's log may lag and not have the producer yet, so the refusal waits until the frontier is confirmed.
             if (number, request.request) not in self._unconfirmed:  # a repeated request is already waiting
                 self._unconfirmed.add((number, request.request))
                 yield self._read_indexes.begin(partial(self._fence_unknown, request, number))
@@ -229,7 +244,7 @@ class RequestHandler:
             session.access = access
             session.topics.clear()
             session.producers.clear()
-        self._replies.add_one(session.number, self._cache.documents.welcome())
+        self._replies.add_one(session.number, session.welcome(self._cache.documents.welcome()))
 
     def end_expired(self) -> Iterator[Event]:
         """End the sessions whose token is no longer valid, and yield an event for each. Called about once a second."""

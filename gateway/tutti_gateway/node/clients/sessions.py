@@ -9,6 +9,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+import msgspec
+
+from tutti.data.client_protocol import Welcome
 from tutti.security.tokens import FULL_ACCESS, Access
 from tutti_gateway.core import limits
 
@@ -42,8 +45,14 @@ class Session:
     access: Access = FULL_ACCESS
     topics: set[int] = field(default_factory=set)
     producers: set[int] = field(default_factory=set)
-    _tables: float = 0.0  # bytes of producer tables sent, minus the bytes allowed until `_tables_us`
+    _tables: float = 0.0  # bytes of sent producer tables that the rate limit did not yet allow at `_tables_us`
     _tables_us: int = 0
+
+    def welcome(self, welcome: Welcome) -> Welcome:
+        """Return the Welcome for this session: a client with a quota gets a small window, because its batches wait here."""
+        if not self.access.has_quota:
+            return welcome
+        return msgspec.structs.replace(welcome, window_bytes=min(welcome.window_bytes, limits.QUOTA_WINDOW_BYTES))
 
     def may_send_table(self, now_us: int) -> bool:
         """True if the rate limit allows a further producer table.
@@ -74,11 +83,15 @@ class Sessions:
         return len(self._by_number)
 
     def on_message(self, routing: bytes, now_us: int) -> Session | None:
-        """Return the session of a connection that sent a message; None if the connection has not sent Hello."""
+        """Return the session of a connection that has sent a message; None if the client has not sent Hello on it."""
         session = self._by_routing.get(routing)
         if session is not None:
             session.received_us = now_us
         return session
+
+    def at(self, routing: bytes) -> Session | None:
+        """Return the session of a connection; None if the connection has no authenticated session."""
+        return self._by_routing.get(routing)
 
     def has(self, routing: bytes) -> bool:
         """True if the connection has an authenticated session."""

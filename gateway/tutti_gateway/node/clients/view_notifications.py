@@ -15,7 +15,7 @@ _Facts = tuple[dict[str, str], tuple[str, ...], bool, str]
 
 
 class ViewNotifications:
-    """Sends a Welcome to every client when the gateways, the silent ones, the connection to the group or the lane have changed.
+    """Sends a Welcome to every client after a change of the gateways, the silent gateways, the connection to the group or the lane.
 
     Owned by the driver's thread.
     """
@@ -35,5 +35,6 @@ class ViewNotifications:
         if self._last_facts is not None and facts != self._last_facts:
             data = encode_control(welcome)
             for session in self._sessions.all():
-                self._replies.send(session, data)
+                own = session.welcome(welcome)
+                self._replies.send(session, data if own is welcome else encode_control(own))
         self._last_facts = facts

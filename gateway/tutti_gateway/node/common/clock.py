@@ -14,7 +14,8 @@ class Clock:
     """Reads monotonic and wall time, in microseconds.
 
     Timers use monotonic time. After a small step back of the machine's clock, the wall time stays constant until the clock has
-    caught up, so that default timestamps do not decrease. A larger step back corrects a wrong clock, so the wall time follows it.
+    caught up, so that default timestamps do not decrease. A larger step back counts as the correction of a wrong clock, and the
+    wall time follows it.
     """
 
     def __init__(self) -> None:

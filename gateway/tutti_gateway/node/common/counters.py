@@ -80,7 +80,7 @@ class DiskCounters:
         }
 
     def count(self, took_us: int, frames: int, size: int) -> None:
-        """Count one sync of `took_us` that made `frames` frames of `size` bytes durable."""
+        """Count one sync, which took `took_us` and made `frames` frames durable, `size` bytes in total."""
         self.sync_us.add(took_us)
         self.frames_per_sync.add(frames)
         self.syncs += 1

@@ -47,7 +47,7 @@ class Mailbox(Generic[Item]):
 
     def wake(self) -> None:
         """Wake the consumer without adding an item. Safe in a signal handler."""
-        self._sleeping = False  # cleared before the write, so that later items cause no further write
+        self._sleeping = False  # cleared before the write to the eventfd, so that further items cause no further write
         try:
             os.eventfd_write(self.fd, 1)
         except BlockingIOError:
@@ -70,7 +70,7 @@ class Mailbox(Generic[Item]):
         return True
 
     def end_sleep(self, *, signalled: bool) -> None:
-        """Announce that the consumer is awake, and reset the eventfd if it is readable (`signalled`)."""
+        """Announce that the consumer is awake; if `signalled`, reset the eventfd, which is readable then."""
         self._sleeping = False
         if not signalled:
             return
@@ -84,7 +84,7 @@ class Mailbox(Generic[Item]):
 
         Return True on a timeout. During a `nap`, `put_lazily` does not end the wait.
         """
-        self._naps = nap  # must be set before `_sleeping`, because producers read `_sleeping` first
+        self._naps = nap  # set before `_sleeping`, because producers read `_sleeping` before `_naps`
         if not self.begin_sleep():
             return False
         signalled = bool(self._poll.poll(timeout_ms))

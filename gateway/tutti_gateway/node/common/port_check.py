@@ -62,5 +62,5 @@ def _check_free(purpose: str, address: Address) -> None:
         raise TuttiError(f"{what}; {do}") from error
     except UnicodeError as error:
         raise TuttiError(
-            f"port {address.port} on {address.host} ({purpose}) cannot be opened: the host name is invalid; correct it"
+            f"port {address.port} on {address.host} ({purpose}) cannot be opened: the host name is invalid; correct the name"
         ) from error

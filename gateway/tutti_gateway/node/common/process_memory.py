@@ -15,7 +15,7 @@ _STATM_BYTES_MAX = 200
 
 def tune() -> bool:
     """Make the allocator keep messages on the heap; call this before other threads start. Return False without mallopt."""
-    resident_bytes()  # opens /proc/self/statm while file descriptors are available
+    resident_bytes()  # called now to open /proc/self/statm while file descriptors are available
     return malloc.configure_allocator(
         mmap=limits.MALLOC_MMAP_BYTES,
         trim=limits.MALLOC_TRIM_BYTES,

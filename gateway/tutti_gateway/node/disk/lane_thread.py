@@ -6,7 +6,7 @@ in this order:
 1. Apply retention to the next lane if it is due, even if the thread is busy.
 2. Write the frames of all lanes, sync these lanes in parallel, and report one `LanePersisted` with the highest token.
 3. Index decided runs.
-4. Answer one read. If there is none, scrub if a scrub is overdue, and write one repair.
+4. Answer one read. Without a read, scrub if a scrub is overdue, and then write one repair.
 
 After a failed write or sync, this thread writes nothing more until the gateway restarts.
 """
@@ -91,8 +91,8 @@ class LaneLogs(Protocol):
         """Delete the state of producers that were deleted in the ordered log."""
 
     def suspect(self, incarnation: bytes) -> list[LaneName]:
-        """Scrub the lanes whose incarnation starts with these bytes soon. Return the lanes for which this is the first
-        suspicion.
+        """Schedule an early scrub of the lanes whose incarnation starts with these bytes. Return those lanes that were not
+        suspected before.
         """
 
     def apply_retention(self) -> bool:
@@ -145,7 +145,7 @@ class LaneThread(DiskWorker[PersistLane | ReadLane | RepairLane | LaneHeld | Del
         self._logs = logs
         self._ends = ends
         self._on_new_records = on_new_records
-        self._waiting: deque[PersistLane] = deque()  # drained actions whose frames are not durable yet
+        self._waiting: deque[PersistLane] = deque()  # actions that were taken from the queue, and whose frames are not durable yet
         self._decided: deque[DeliverUnordered] = deque()
         self._reads: deque[ReadLane] = deque()
         self._repairs: deque[RepairLane] = deque()
@@ -176,7 +176,8 @@ class LaneThread(DiskWorker[PersistLane | ReadLane | RepairLane | LaneHeld | Del
         """Move the frontier that readers of this gateway's lane see, before any receipt for the run is sent."""
         lane, last = LaneName(run.origin, run.incarnation), run.frames[-1].position
         offset = run.first_offset + sum(frame.count for frame in run.frames)
-        if last > (self.facts.get(lane, NO_FACTS).position or 0):  # keep the later frontier of a snapshot that is being installed
+        # a snapshot that is being installed may have a later frontier, which stays
+        if last > (self.facts.get(lane, NO_FACTS).position or 0):
             self.facts[lane] = LaneFacts(last, offset)
         self._logs.frontier(lane, last, offset)
 
@@ -197,7 +198,7 @@ class LaneThread(DiskWorker[PersistLane | ReadLane | RepairLane | LaneHeld | Del
 
     @property
     def starts(self) -> dict[LaneName, int]:
-        """The first available offset of each lane here."""
+        """The first available offset of each lane that is stored here."""
         return self._logs.starts
 
     @property
@@ -269,7 +270,7 @@ class LaneThread(DiskWorker[PersistLane | ReadLane | RepairLane | LaneHeld | Del
                 break
             try:
                 self._logs.persist(action)
-            except DiskFull as error:  # raised only after the frames written before are synced and reported
+            except DiskFull as error:  # raised below, after the frames that are already written are synced and reported
                 full = error
                 break
             size += sum(frame.size for frame in action.frames)
@@ -330,7 +331,7 @@ class LaneThread(DiskWorker[PersistLane | ReadLane | RepairLane | LaneHeld | Del
     def _scrub(self, late: float = 0.0) -> bool:
         """Scrub a part of a lane if a scrub is at least `late` seconds overdue. Return True if the next part is due soon."""
         logs, now = self._logs, time.monotonic()
-        # A suspected lane does not wait for the schedule while the thread is idle (`late` is 0).
+        # An idle thread (`late` is 0) scrubs a suspected lane at once, without waiting for the schedule.
         if self._scrub_guard.ended or (now < self._next_scrub_at + late and not (logs.urgent and not late)):
             return False
         try:

@@ -1,9 +1,9 @@
 """The disk thread: does all disk work of the ordered log, so that the socket thread never waits for the disk.
 
 A round drains the queue. One gathered write contains the frames of the queued Persists, up to a size limit. One fdatasync makes
-these frames durable, and one `Persisted` reports the highest token (group commit). Then the round writes index rows, unless a few
-rows can wait for rows of later runs. At its end, the round answers one read for another gateway. If there is no read, the round
-scrubs if a scrub is overdue, and writes one repair. An idle thread does the background work of the log.
+these frames durable, and one `Persisted` reports the highest token (group commit). Then the round writes index rows; a few rows may
+wait, so that they are written together with rows of later runs. At its end, the round answers one read for another gateway. Without
+such a read, the round scrubs if a scrub is overdue, and then writes one repair. An idle thread does the background work of the log.
 
 Writes keep the order of the stack's actions. Hard state is written after the frames of earlier Persists are durable, and is durable
 before frames of later Persists are written. A truncation or a snapshot runs alone, after everything queued before it is durable.
@@ -59,7 +59,7 @@ class LogThread(DiskWorker[Persist | ReadLog | ReadSnapshot | Deliver | RepairLo
         super().__init__("disk", report, log)
         self._writer = writer
         self._on_new_records = on_new_records
-        self._waiting: deque[Persist] = deque()  # drained actions whose frames are not durable yet
+        self._waiting: deque[Persist] = deque()  # actions that were taken from the queue, and whose frames are not durable yet
         self._decided: deque[Deliver] = deque()
         self._reads: deque[ReadLog | ReadSnapshot] = deque()
         self.scrub_schedule = ScrubSchedule(writer.scrubber, report, log)
@@ -97,7 +97,7 @@ class LogThread(DiskWorker[Persist | ReadLog | ReadSnapshot | Deliver | RepairLo
 
     def deliver(self, action: Deliver) -> None:
         """Queue a decided run for indexing, and wake readers. Until the run is indexed, readers scan its frames."""
-        self._queue.put_lazily(action)  # no client waits for index rows, so a napping thread is not woken for them
+        self._queue.put_lazily(action)  # does not end a nap of the thread, because no client waits for index rows
         self._on_new_records()
 
     @property
@@ -161,7 +161,7 @@ class LogThread(DiskWorker[Persist | ReadLog | ReadSnapshot | Deliver | RepairLo
             frames, stop = self._writer.read(action.first, action.last)
         except Exception:  # noqa: BLE001 - the requesting gateway then reads from another one
             self._log.exception("the log could not be read for another gateway", first=action.first, last=action.last)
-        if not frames:  # the frame was trimmed or is lost; a scrub of its position finds out
+        if not frames:  # the frame was trimmed or is lost: a scrub of its position shows which
             self.scrub_schedule.suspect(action.first)
         self._report(LogRead(action.token, frames, stop))
         return True
@@ -184,7 +184,7 @@ class LogThread(DiskWorker[Persist | ReadLog | ReadSnapshot | Deliver | RepairLo
             return False  # a later scrub round writes the missing file
 
     def _round(self) -> bool:
-        # Checked by time and not by writes, because other processes use the disk too, and records grow old.
+        # Check periodically, not only after writes: other processes use the disk, too, and records reach their maximum age.
         if self._now - self._space_checked_at >= limits.SPACE_CHECK_US / US:
             self._check_space()
             self._check_retention()
@@ -277,7 +277,7 @@ class LogThread(DiskWorker[Persist | ReadLog | ReadSnapshot | Deliver | RepairLo
         if not done:
             return False
         try:
-            if scalars is not None:  # must be durable before the frames of later Persists are written
+            if scalars is not None:  # hard state must be durable before frames of later Persists are written
                 self._writer.write_hard_state(scalars)
             if frames:
                 self._append(frames)
@@ -308,7 +308,7 @@ class LogThread(DiskWorker[Persist | ReadLog | ReadSnapshot | Deliver | RepairLo
     def _append(self, frames: list[Frame]) -> None:
         """Write frames. On a full disk, use the reserved space if a waiting action is urgent, else raise `DiskFull`.
 
-        Urgent are hard state, a truncation, and a frame that lets the group continue (ABORT, VIEW, ROSTER).
+        These actions are urgent: hard state, a truncation, and a frame that lets the group continue (ABORT, VIEW, ROSTER).
         """
         try:
             self._writer.append(frames)

@@ -23,7 +23,7 @@ from tutti_gateway.node.common.interfaces import Scrubber
 US = 1_000_000
 _LOST = "a part of the log cannot be read; another gateway that has it sends a copy; without one, run `tutti log repair`"
 SNAPSHOT = "a snapshot is corrupt, or was written again; no record is lost, and retention continues"
-LATE_S = 2.0  # a thread that is never idle scrubs when a scrub is overdue by this time
+LATE_S = 2.0  # a thread that is never idle scrubs only after a scrub has been overdue for this time
 
 Result = TypeVar("Result")
 
@@ -42,7 +42,8 @@ class ScrubGuard:
         self.ended = False
 
     def run(self, act: Callable[[], Result]) -> Result | None:
-        """Run a step. Return its result, or None if it failed. An unexpected exception ends scrubbing, but not the thread.
+        """Run a scrub step; return its result, or None if the step failed. An unexpected exception ends scrubbing, but not the
+        thread.
 
         Raises:
             DiskFull, DiskFailed: as `act`.
@@ -121,7 +122,7 @@ class ScrubSchedule(ScrubGuard):
         if count and self._scrubber.lost is None:
             up_to, repaired = action.frames[count - 1].position, self._scrubber.repaired
             self._log.info("the unreadable part of the log is repaired", up_to=up_to, repaired=repaired)
-        self._report_lost()  # also after a failed write, because the stack waits for this report before its next request
+        self._report_lost()  # reported even after a failed write, because the stack waits for the report before its next request
         return True
 
     def scrub(self, late: float = 0.0) -> bool:
@@ -139,7 +140,7 @@ class ScrubSchedule(ScrubGuard):
                 self._log.error(_LOST, damage=scrubber.message)
         for finding in scrubber.snapshots.pop_messages():
             self._log.warning(SNAPSHOT, finding=finding)
-        # After a complete round there is a longer pause.
+        # The pause after a complete round is longer than the pause between two parts.
         round_done, self._rounds = scrubber.rounds > self._rounds, scrubber.rounds
         self._next_scrub_at = time.monotonic() + (limits.SCRUB_PAUSE_US if round_done else limits.SCRUB_WAIT_US) / US
         return scrubber.urgent

@@ -110,8 +110,8 @@ class DiskWorker(ABC, Generic[Item]):
                 return
             if busy and self._has_waiting:
                 continue
-            # After work the thread sleeps at once, because the socket thread now needs the interpreter lock more than idle work
-            # does. Idle work may free disk space, so it also runs while the disk is full.
+            # After work, sleep at once: the socket thread now needs the interpreter lock more than idle work does.
+            # Idle work also runs while the disk is full, because it may free disk space.
             soon = (busy and not timed_out) or (not self.failed and self._guarded(self._idle_unless_full)) or bool(self.full)
             # A nap is short, because the vote mark must be written soon after the last sync.
             nap_us = limits.MARK_IDLE_US - limits.MARK_LATE_US

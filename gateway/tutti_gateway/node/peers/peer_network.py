@@ -34,7 +34,7 @@ class PeerNetwork:
         return next((name for known, name, _ in self.peers if known == number), "")
 
     def names(self, numbers: Iterable[int], own: str) -> list[str]:
-        """Return the names of gateways: `own` for this gateway, and the number for a gateway whose name is unknown."""
+        """Return the names of gateways, with `own` in place of this gateway's name, and a number in place of an unknown name."""
         return [own if number == self._stack.me else self.name(number) or str(number) for number in numbers]
 
     def set_peers(self, action: Peers) -> None:
@@ -53,7 +53,7 @@ class PeerNetwork:
         """Send the queued messages."""
         if self._sent:
             self._sent = False
-            # A step may set this gateway's number or log, and peers must know both before they get messages of this gateway.
+            # The last step may have set this gateway's number or log, which peers must know before its next messages.
             self._introduce()
             self._transport.flush()
 

@@ -50,7 +50,7 @@ class Recorder:
     """
 
     def __init__(self, stack: Stack, directory: str, header: Header, log: FilteringBoundLogger) -> None:
-        """Create a file in `directory`, and delete the oldest recordings of this gateway above the size limit.
+        """Create a recording in `directory`; delete this gateway's oldest recordings there to stay below their size limit.
 
         Raises:
             ConfigError: the file cannot be created.
@@ -86,7 +86,7 @@ class Recorder:
         """Step the stack, and record it."""
         if self.ended:
             return self._stack.step(event, now)
-        encoded = msgspec.Raw(encode_lean_event(event))  # encoded before the step, which assigns positions to the frames
+        encoded = msgspec.Raw(encode_lean_event(event))  # encoded before the step, because the step assigns positions to the frames
         try:
             actions = self._stack.step(event, now)
         except Exception as error:
@@ -106,7 +106,7 @@ class Recorder:
             self._wake.set()
 
     def _end(self, reason: str) -> None:
-        """End the recording. Only the first reason is kept and logged."""
+        """End the recording for a reason, and log the reason; later calls have no effect."""
         if not self.ended:
             self.ended = reason
             self._log.warning("the recording of this run ends", file=str(self.path), reason=reason)

@@ -55,7 +55,7 @@ class Stepped(msgspec.Struct, frozen=True, array_like=True, tag=1):
 
 
 class Raised(msgspec.Struct, frozen=True, array_like=True, tag=2):
-    """The last step, in which the stack raised an error."""
+    """The item for a step in which the stack raised an error; no step follows it."""
 
     mono_us: int
     wall_us: int
@@ -157,7 +157,8 @@ class Recording:
             raise FormatError(f"{self._path} is not a recorded run: the file does not begin with {MAGIC.decode()}")
         if version != VERSION:
             raise FormatError(
-                f"{self._path} is a recorded run of format {version} and this release reads format {VERSION}: use the other release"
+                f"{self._path} is a recorded run of format {version}, but this release reads format {VERSION}: "
+                "use the release of the recording"
             )
         self.done = len(data)
         header = next(self._items, None)

@@ -55,7 +55,7 @@ class Supervisor:
         Args:
             command: command line of the child.
             pass_fds: file descriptors that the child inherits.
-            ports: (host, port) pairs on which the child listens once it is ready.
+            ports: (host, port) pairs on which the child listens when it is ready.
             encrypted: whether the child speaks TLS on these ports.
         """
         self._command = list(command)
@@ -74,8 +74,8 @@ class Supervisor:
     def attach(self, log: FilteringBoundLogger, ready: Callable[[], None]) -> None:
         """Set the log for the child's failures and the callback for its readiness.
 
-        The supervisor's thread calls `ready` when all ports accept connections for the first time. If they already did, this method
-        calls `ready` at once.
+        The supervisor's thread calls `ready` when all ports of the child accept connections for the first time. If the ports
+        already accept connections, this method calls `ready` itself.
         """
         self._log = log
         self._on_ready = ready
@@ -113,7 +113,7 @@ class Supervisor:
                 stopped = self._watched(child)
                 self.pid = 0
                 # A signal to the process group ends the child and stops the gateway, which soon calls `stop_restarting`.
-                # So before a restart, `_is_over` waits a moment for that call.
+                # Therefore `_is_over` waits a moment before a restart: `stop_restarting` may be about to be called.
                 if stopped or self._is_over(grace_s):
                     return
                 self._log_error("the reads process ended and is restarted", code=child.returncode, after_s=wait_s)

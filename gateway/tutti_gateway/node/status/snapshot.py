@@ -61,6 +61,7 @@ class DriverSnapshot(NamedTuple):
         undecided_frames, undecided_bytes: frames that are not decided, and their size.
         counters: counters of the socket thread.
         transport: counters of the transport.
+        quotas: values about batches that wait for the quota of a token.
     """
 
     position: int
@@ -72,6 +73,7 @@ class DriverSnapshot(NamedTuple):
     undecided_bytes: int
     counters: GatewayCounters
     transport: dict[str, object]
+    quotas: dict[str, object]
 
 
 class GroupSnapshot(NamedTuple):

@@ -172,7 +172,7 @@ class StatusDocuments:
                 "transport": driver.transport,
                 "repair": self._group.repair,
                 "memory": {"resident_bytes": snapshot.resident_bytes},
-                "security": snapshot.security,
+                "security": snapshot.security and {**snapshot.security, "quotas": driver.quotas},
                 "reads_process": {"pid": pid, "starts": starts},
                 **driver.counters.to_dict(),
             }
@@ -190,11 +190,11 @@ class StatusDocuments:
 
     @property
     def waits(self) -> str:
-        """Text that names the gateways for which this gateway waits before it accepts records; empty if it waits for none.
+        """The gateways for which this gateway waits before it accepts records, as text; empty if it waits for none.
 
         Peers that reject this gateway's messages come first, because no message reaches them. If this gateway has no log,
-        only these peers are named, because only they know whether the group exists. Differing settings come last, as a possible
-        cause.
+        the text has only these peers, because only they know whether the group exists. Settings that differ between gateways come
+        last, as a possible cause.
         """
         waits, transport = self._group.waits, self._driver.transport
         if not waits:
@@ -224,12 +224,14 @@ class StatusDocuments:
         }
 
     def _retention_facts(self) -> dict[str, object]:
-        """Return the readers of `keep_for` with their committed offsets (0: none), and the data that retention keeps for the
-        slowest reader.
+        """Return the limits (0: none), the readers of `keep_for` with their committed offsets (0 if a reader has committed none),
+        and the data that retention keeps for the slowest of these readers.
         """
-        pinned, readers = self._disk.pinned, self._decided.readers
+        pinned, readers, limits_set = self._disk.pinned, self._decided.readers, self._identity.config.retention
         return {
-            "keep_for": {name: readers.get(name, 0) for name in self._identity.config.retention.keep_for},
+            "bytes": limits_set.bytes,
+            "time_us": limits_set.time_us,
+            "keep_for": {name: readers.get(name, 0) for name in limits_set.keep_for},
             "held_bytes": pinned.bytes if pinned is not None else 0,
             "reason": pinned.message if pinned is not None else "",
         }

@@ -53,7 +53,7 @@ from tutti_gateway.core.protocol.messages import (
 )
 from tutti_gateway.node.common.interfaces import Stack
 
-Key = tuple[int, int, int]  # producer, epoch and first sequence of a batch
+Key = tuple[int, int, int]  # identifies a batch: producer, epoch and first sequence
 
 
 class Tracer:
@@ -65,10 +65,10 @@ class Tracer:
         """Wrap a stack.
 
         Args:
-            stack: the protocol.
-            decided: returns the state of the log up to the frontier, which has the names of producers and topics.
+            stack: the stack whose steps are logged.
+            decided: returns the state of the decided log, for the names of producers and topics.
             own: returns the name of this gateway's lane.
-            log: receives the lines.
+            log: receives the trace lines.
         """
         self._stack = stack
         self._decided = decided
@@ -84,7 +84,7 @@ class Tracer:
         """Step the stack, and log the event and the actions."""
         self._log_event(event)
         actions = self._stack.step(event, now)
-        # Receipts name no lane, so the tracer recognises receipts of the lane by the batches that this step decided there.
+        # A receipt does not say whether its batch is in the lane, so collect the lane's batches that this step has decided.
         own_batches = {
             (frame.producer, frame.epoch, frame.first_sequence)
             for action in actions
@@ -136,7 +136,7 @@ class Tracer:
                 self._log.debug("confirm", sender=sender, up_to=message.up_to, attempt=message.attempt, lane=lane.text)
 
     def _log_durable(self, writing: deque[tuple[int, Mapping[str, object]]], token: int) -> None:
-        """Log the durable ends of the ordered log and of each lane after a Persist with the token has completed."""
+        """Log up to where the ordered log and each lane are durable, after the Persist with this token has completed."""
         last: dict[object, Mapping[str, object]] = {}
         # A token covers all earlier writes.
         while writing and writing[0][0] <= token:

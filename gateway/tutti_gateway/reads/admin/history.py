@@ -79,7 +79,7 @@ _NAN = float("nan")
 
 
 class Change(msgspec.Struct, frozen=True):
-    """A change of the gateway's state or view. The first change in the list is the state at the first sample."""
+    """A change of the gateway's state or view. The first entry of the list is not a change, but the state at the first sample."""
 
     time_us: int
     state: str
@@ -101,7 +101,7 @@ class _Sample(NamedTuple):
 
 
 class _Series:
-    """A time series with a point for each `every_us`, bounded to the newest `most` points."""
+    """A time series with one point for each interval of `every_us`, which keeps only the newest `most` points."""
 
     def __init__(self, every_us: int, most: int) -> None:
         self._every_us = every_us
@@ -175,7 +175,7 @@ class History:
 
 
 def point(before: _Sample, now: _Sample) -> array[float]:
-    """Return the point between two samples, with the fields of `FIELDS`.
+    """Return the point for the interval between two samples, with the fields of `FIELDS`.
 
     A field is NaN if the gateway did not answer, or if a restart of the gateway reset its counters.
     """
@@ -244,5 +244,5 @@ def _differ(one: Change, other: Change) -> bool:
 
 
 def _json_point(row: array[float]) -> list[float | int | None]:
-    """Return a point for JSON: None for NaN, and integers for whole numbers."""
+    """Return a point as JSON values: NaN becomes None, and whole numbers become integers."""
     return [None if isnan(value) else int(value) if value == int(value) else round(value, 1) for value in row]

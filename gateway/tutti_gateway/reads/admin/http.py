@@ -101,7 +101,7 @@ METRICS = "/metrics"
 #: Pages that need no token: liveness probes have none, and the console's page asks the user for a token.
 _OPEN = frozenset({"/", "/healthz", "/readyz"})
 _CONSOLE = "/console/"
-#: Pages for every valid token. `/v1/records` needs the right to read its topic, `/v1/topics` all topics, other pages `admin`.
+#: Pages that every valid token may see. `/v1/records` needs the right to read its topic, `/v1/topics` to read all topics.
 _FOR_ALL = frozenset({METRICS, "/v1/status", "/v1/history"})
 
 
@@ -114,7 +114,7 @@ def check_page(access: Access, path: str, topic: str | None) -> None:
         topic: the topic whose records the caller requests, None for all topics.
 
     Raises:
-        NotAllowed: the caller may not see the page.
+        NotAllowed: the caller has no permission to see the page.
     """
     if path in ("/v1/records", "/v1/topics"):
         access.require_read(None if topic is None else [topic])
@@ -127,7 +127,7 @@ def application(pages: Mapping[str, Page], guard: ReadsAuthorizer | None = None,
     open_pages = _OPEN | {METRICS} if open_metrics else _OPEN
 
     def check(request: Request, path: str) -> Response | None:
-        """Return the refusal if the caller may not see the page at `path`, otherwise None.
+        """Return the refusal if the caller has no permission to see the page at `path`, otherwise None.
 
         `path` is the route. The url of the request would be unsafe here, because the client controls it through the header `Host`.
         """

@@ -102,6 +102,20 @@ METRIC_GROUPS: dict[str, tuple[MetricSpec, ...]] = {
         MetricSpec(
             "tokens.refused", "tutti_tokens_refused", COUNTER, "Requests refused because of their token, by reason", ("code",)
         ),
+        MetricSpec(
+            "tokens.quotas.throttled_us",
+            "tutti_tokens_throttled_seconds",
+            COUNTER,
+            "Time in which batches waited for the quota of their token, by name of the token",
+            ("token",),
+            divisor=US,
+        ),
+        MetricSpec(
+            "tokens.quotas.waiting_bytes",
+            "tutti_tokens_waiting_bytes",
+            GAUGE,
+            "Memory of the batches that wait for the quota of their token",
+        ),
         MetricSpec("tokens.trouble", "tutti_tokens_trouble", GAUGE, "1 while the token file cannot be read"),
         MetricSpec("refused", "tutti_refused", COUNTER, "Frames refused, by reason", ("code",)),
     ),
@@ -112,15 +126,19 @@ METRIC_GROUPS: dict[str, tuple[MetricSpec, ...]] = {
         MetricSpec("tick.number", "tutti_tick_number", GAUGE, "Number of the last tick"),
         MetricSpec("tick.time_us", "tutti_tick_timestamp_seconds", GAUGE, "Time of the last tick, seconds since 1970", divisor=US),
         MetricSpec(
-            "clock.ahead_us", "tutti_clock_ahead_seconds", GAUGE, "Lead of the host's clock over the group's clock", divisor=US
+            "clock.ahead_us",
+            "tutti_clock_ahead_seconds",
+            GAUGE,
+            "Time by which the host's clock is ahead of the group's clock",
+            divisor=US,
         ),
         MetricSpec("producers", "tutti_producers", GAUGE, "Producers with state in the log"),
         MetricSpec("topics", "tutti_topics", GAUGE, "Topics of the log"),
         MetricSpec("readers", "tutti_readers", GAUGE, "Named readers with a committed offset"),
         MetricSpec("undecided.frames", "tutti_undecided_frames", GAUGE, "Frames that are not decided yet"),
         MetricSpec("undecided.bytes", "tutti_undecided_bytes", GAUGE, "Bytes of the frames that are not decided yet"),
-        MetricSpec("committed.frames", "tutti_committed_frames", COUNTER, "Frames of clients committed in the ordered log"),
-        MetricSpec("committed.records", "tutti_committed_records", COUNTER, "Records of clients committed in the ordered log"),
+        MetricSpec("committed.frames", "tutti_committed_frames", COUNTER, "Committed frames of clients in the ordered log"),
+        MetricSpec("committed.records", "tutti_committed_records", COUNTER, "Committed records of clients in the ordered log"),
         MetricSpec("steps", "tutti_steps", COUNTER, "Steps of the protocol stack"),
         MetricSpec(
             "commit_us", "tutti_commit_duration_seconds", HISTOGRAM, "Time from a frame's arrival to its receipt", divisor=US
@@ -129,7 +147,7 @@ METRIC_GROUPS: dict[str, tuple[MetricSpec, ...]] = {
             "vote_us",
             "tutti_vote_duration_seconds",
             HISTOGRAM,
-            "Time from queueing a frame for this gateway's disk to the gateway's vote, which needs the frame durable",
+            "Time from queueing a frame for the disk of this gateway to the vote of this gateway, including the sync",
             divisor=US,
         ),
         MetricSpec(
@@ -145,9 +163,7 @@ METRIC_GROUPS: dict[str, tuple[MetricSpec, ...]] = {
         MetricSpec("disk.low", "tutti_disk_low", GAUGE, "1 while the gateway refuses records because free disk space is low"),
         MetricSpec("disk.syncs", "tutti_disk_syncs", COUNTER, "fdatasync calls of the log"),
         MetricSpec("disk.bytes", "tutti_disk_written_bytes", COUNTER, "Bytes written to the log"),
-        MetricSpec(
-            "disk.damage.found", "tutti_disk_damage_found", COUNTER, "Number of times that an unreadable part of the log was found"
-        ),
+        MetricSpec("disk.damage.found", "tutti_disk_damage_found", COUNTER, "Unreadable parts of the log that were found"),
         MetricSpec(
             "disk.damage.mended_frames",
             "tutti_disk_mended_frames",
@@ -163,7 +179,7 @@ METRIC_GROUPS: dict[str, tuple[MetricSpec, ...]] = {
             "Bytes that retention would remove but a named reader has not read",
         ),
         MetricSpec("made.disk_failed", "tutti_disk_failed", GAUGE, "1 after a write or sync failed"),
-        MetricSpec("made.lost_positions", "tutti_disk_lost_positions", GAUGE, "Positions of the log that cannot be read here now"),
+        MetricSpec("made.lost_positions", "tutti_disk_lost_positions", GAUGE, "Positions of the log that this gateway cannot read"),
     ),
     "Repair": (
         MetricSpec("repair.requests", "tutti_repair_requests", COUNTER, "Requests to other gateways for missing ordered frames"),
@@ -240,11 +256,9 @@ METRIC_GROUPS: dict[str, tuple[MetricSpec, ...]] = {
         ),
     ),
     "Lanes of unordered sends": (
-        MetricSpec("unordered.frames", "tutti_unordered_committed_frames", COUNTER, "Frames of clients committed in the lanes"),
-        MetricSpec("unordered.records", "tutti_unordered_committed_records", COUNTER, "Records of clients committed in the lanes"),
-        MetricSpec(
-            "disk.lanes.syncs", "tutti_disk_lanes_syncs", COUNTER, "Syncs of lanes; the parallel syncs of one round count once"
-        ),
+        MetricSpec("unordered.frames", "tutti_unordered_committed_frames", COUNTER, "Committed frames of clients in the lanes"),
+        MetricSpec("unordered.records", "tutti_unordered_committed_records", COUNTER, "Committed records of clients in the lanes"),
+        MetricSpec("disk.lanes.syncs", "tutti_disk_lanes_syncs", COUNTER, "Rounds of parallel syncs of the lanes"),
         MetricSpec("disk.lanes.bytes", "tutti_disk_lanes_written_bytes", COUNTER, "Bytes written to the lanes"),
         MetricSpec(
             "unordered.commit_us",
@@ -257,11 +271,11 @@ METRIC_GROUPS: dict[str, tuple[MetricSpec, ...]] = {
             "disk.lanes.sync_us",
             "tutti_disk_lanes_sync_duration_seconds",
             HISTOGRAM,
-            "Duration of the parallel syncs of one round",
+            "Duration of one round of parallel syncs of the lanes",
             divisor=US,
         ),
-        MetricSpec("made.lanes_damaged", "tutti_lanes_damaged", GAUGE, "Lanes with unreadable data here"),
-        MetricSpec("made.lanes_halted", "tutti_lanes_halted", GAUGE, "Lanes that accept no more records here"),
+        MetricSpec("made.lanes_damaged", "tutti_lanes_damaged", GAUGE, "Lanes with data that this gateway cannot read"),
+        MetricSpec("made.lanes_halted", "tutti_lanes_halted", GAUGE, "Lanes of this gateway that accept no more records"),
     ),
     "Reads": (
         MetricSpec("reads.calls", "tutti_reads_calls", GAUGE, "Calls in progress at the reads port", ("kind",)),
@@ -281,7 +295,7 @@ METRIC_GROUPS: dict[str, tuple[MetricSpec, ...]] = {
             "reads.streams.batch_us",
             "tutti_reads_batch_duration_seconds",
             HISTOGRAM,
-            "Time to make one record batch of a stream, from the files to the batch to send",
+            "Time to build one record batch of a stream from the log files",
             divisor=US,
         ),
         MetricSpec(
@@ -330,7 +344,7 @@ METRIC_GROUPS: dict[str, tuple[MetricSpec, ...]] = {
             "query_lags.ms",
             "tutti_query_lag_seconds",
             GAUGE,
-            "Age of the oldest record that a Spark query has not processed; grows while a lagging query sends no reports",
+            "Age of the oldest record that a Spark query has not processed; the age grows while a lagging query sends no reports",
             ("query",),
             divisor=MS,
         ),

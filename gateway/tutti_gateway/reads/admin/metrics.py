@@ -108,14 +108,15 @@ def _connections(status: Status) -> Status:
 
 
 def _tokens(gateway: Status, reads: Status) -> Status:
-    """Return the numbers of rejected callers, by reason, and whether the token file is unreadable; empty without tokens.
+    """Return the numbers of rejected callers, by reason, the use of quotas, and whether the token file is unreadable; empty
+    without tokens.
 
     The gateway's counters include the callers that the reads process has rejected.
     """
     if not (gateway or reads):
         return {}
     trouble = bool(gateway.get("trouble") or reads.get("trouble"))
-    return {"refused": gateway["refused"], "trouble": trouble} if "refused" in gateway else {"trouble": trouble}
+    return {"refused": gateway.get("refused"), "quotas": gateway.get("quotas"), "trouble": trouble}
 
 
 class _Scrape:
@@ -142,7 +143,7 @@ def find(status: Status, path: str) -> Any:
 
 
 def _metric(figure: MetricSpec, value: Any) -> Metric:
-    """Return a gauge or counter. A metric with labels has a series for each key of `value`."""
+    """Return a gauge or counter. With labels, `value` is a table, and the metric has a series for each key of this table."""
     made = (CounterMetricFamily if figure.kind == COUNTER else GaugeMetricFamily)(figure.name, figure.help, labels=figure.labels)
     table = value if figure.labels else {(): value}
     for key in sorted(table)[: limits.METRIC_SERIES_MAX]:

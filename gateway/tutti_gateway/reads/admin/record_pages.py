@@ -1,8 +1,8 @@
 """Pages of records for browsing the log: a few records from any position, found with bounded work.
 
 The search for a page stops at its budget, so a page may lack records of a rare key or topic that exist elsewhere in the log. The
-headers `tutti-first` and `tutti-next` name the range of offsets that the search covered. The previous page ends before that range,
-and the next page begins after it.
+headers `tutti-first` and `tutti-next` contain the range of offsets that the search covered. The previous page ends at the start of
+this range, and the next page begins at the end of this range.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from tutti_gateway.reads.protocol.flight_errors import ReadError
 Rows = npt.NDArray[np.void]
 LINES = "application/x-ndjson"
 PARAMETERS = ("start", "before", "time", "topic", "key", "key_base64", "limit", "cut")
-_SHRINK = 8  # a search step that covers too many index rows is divided by this
+_SHRINK = 8  # divisor of a search step that covers too many index rows
 _DIGITS = 20
 
 
@@ -102,7 +102,7 @@ class RecordBrowser:
     """Makes pages of records. Thread-safe."""
 
     def __init__(self, reader: LogReader, report_corruption: Callable[[str, int], bool] = lambda lane, position: False) -> None:
-        """Browse the log of `reader`; `report_corruption` is as in `flight_errors.corruption_error`."""
+        """Prepare pages of the log of `reader`; `flight_errors.corruption_error` describes `report_corruption`."""
         self._reader = reader
         self._report_corruption = report_corruption
         self.slots = ConcurrencyLimit("pages of records", limits.BROWSERS_MAX, limits.BROWSE_WAIT_US_MAX)
@@ -162,7 +162,7 @@ class RecordBrowser:
         while at > begin and budget.continues:
             low = max(begin, at - step)
             to_search = _within_budget(self._parts(low, at, query, budget), budget)
-            if to_search is None:  # the range has too many index rows, as older batches may be smaller
+            if to_search is None:  # the range has too many index rows, because its batches are smaller than later ones
                 step = max(limits.BROWSE_STEP_OFFSETS, step // _SHRINK)
                 continue
             step *= 2  # the page needs more records, so the next step searches more at once
@@ -180,7 +180,7 @@ class RecordBrowser:
     def _parts(self, start: int, end: int, query: PageQuery, budget: SearchBudget) -> Iterator[list[SearchRange]]:
         """Yield parts of [start, end) with bounded bytes, one list for each segment.
 
-        The parts of a segment meet at starts of batches that have the topic.
+        Within a segment, each part after the first begins at the start of a batch that has the topic.
         """
         pick = self._reader.picking(None if query.topic is None else [query.topic])
         for _, rows in self._reader.batches(start, end):
@@ -213,7 +213,7 @@ def parse_query(parameters: QueryParameters, begin: int, frontier: int, offset_f
         offset_for_time: returns the first offset at or after a time (us, UTC).
 
     Raises:
-        UsageError: a parameter is unknown or invalid, or two parameters name a start.
+        UsageError: a parameter is unknown or invalid, or two parameters set a start.
     """
     for name in parameters:
         if name not in PARAMETERS:
@@ -271,7 +271,7 @@ def _within_budget(found: Iterator[list[SearchRange]], budget: SearchBudget) -> 
 
 
 def _split(rows: Rows, low: int, high: int) -> list[SearchRange]:
-    """Split the range [low, high) at starts of these batches, so that the batches of a part have bounded bytes."""
+    """Split the range [low, high) at starts of the batches in `rows`, so that the batches of each part have bounded bytes."""
     if not len(rows):
         return [SearchRange(low, high, 0)]
     sizes = rows["size"].astype(np.int64)

@@ -45,7 +45,7 @@ class ReadsAuthorizer:
         """
         self._files = files
         self.tokens = Tokens(files.tokens) if files.tokens else None
-        self._loaded_stamp = self._certificate_stamp()  # taken before the files are read, to detect a change during the read
+        self._loaded_stamp = self._certificate_stamp()  # read before the files themselves, to detect a change while they are read
         if files.tls_certificate:
             check_certificate(files.tls_certificate, files.tls_key)
 
@@ -131,7 +131,7 @@ class ReadsAuthorizer:
 def hints_for(access: Access) -> Iterator[None]:
     """Remove the hint from a `ReadError` raised within this context, unless the caller may read everything.
 
-    A hint may contain names of topics and gateways that the caller may not learn.
+    A hint may contain names of topics and gateways that the caller must not learn.
     """
     try:
         yield
@@ -170,7 +170,7 @@ def check_action(access: Access, kind: str, body: bytes) -> None:
     """Check that a caller may use an action.
 
     Raises:
-        NotAllowed: the caller may not use it.
+        NotAllowed: the caller has no permission for the action.
         ReadError: the body is malformed.
     """
     if kind in _FOR_ALL:

@@ -19,8 +19,8 @@ _POLL_S = 0.25  # interval at which a waiting call checks that its caller is sti
 class Lease:
     """One slot in use, which is released once: by `release`, or when the lease is garbage collected.
 
-    Garbage collection is needed if a caller disconnects early. Then the Flight library never asks the stream for its first batch,
-    and a generator that was never started does not run its `finally`.
+    Garbage collection is needed if a caller disconnects before the Flight library requests the first batch of its stream: a
+    generator that was never started does not run its `finally`.
     """
 
     def __init__(self, slots: ConcurrencyLimit) -> None:

@@ -45,8 +45,8 @@ class StatusSocket:
         """Send a request and return its answer.
 
         Args:
-            word: keyword of the request, empty for the status.
-            wait_us: longest wait, us.
+            word: keyword that selects the kind of request; empty to request the status.
+            wait_us: longest wait for the answer, us.
 
         Raises:
             TimeoutError: no answer arrived in time.
@@ -97,7 +97,7 @@ class StatusSocket:
             if not answer:
                 break
             waiting = self._waiting.get(answer[:TOKEN_BYTES])
-            if waiting is not None:  # else the request has timed out, or an earlier process sent it
+            if waiting is not None:  # None if the request has timed out, or an earlier process sent it
                 waiting.put(answer[TOKEN_BYTES:])
         self._closed = True
         for waiting in list(self._waiting.values()):
@@ -107,8 +107,8 @@ class StatusSocket:
 class GatewayLink:
     """Requests to one gateway. Thread-safe.
 
-    At most one request for the status is in progress, and all threads that need the status share the answer. Likewise, at most one
-    request to confirm the frontier is in progress.
+    At most one request for the status is in progress, and all threads that need the status share the answer. At most one request to
+    confirm the frontier is in progress, too.
     """
 
     def __init__(
@@ -148,7 +148,7 @@ class GatewayLink:
     def state(self) -> str:
         """Return the last known state, or `unknown` if the gateway does not answer.
 
-        The call waits for a new status at most once a second, and never while another thread waits for one.
+        At most one caller in each second waits for a new status; all other callers get the state of the last status.
         """
         return str(self._recent_status().get("state", UNKNOWN))
 
@@ -164,7 +164,7 @@ class GatewayLink:
         return [url for name, url in known.get("gateways", {}).items() if name not in excluded]
 
     def halted(self) -> dict[str, str]:
-        """Return the lanes, each with the reason why it accepts no frames here (empty for a working lane), as fresh as `state`."""
+        """Return for each lane the reason why it accepts no frames here, empty for a working lane; as fresh as `state`."""
         return {lane["lane"]: lane["halted"] for lane in self._recent_status().get("lanes", ())}
 
     def notify_scrubber(self, lane: str, position: int) -> None:
@@ -227,7 +227,7 @@ class GatewayLink:
         return self._status or {}
 
     def save_offset(self, reader: str, offset: int, back: bool = False, is_cancelled: Callable[[], bool] = bool) -> None:
-        """Commit the offset of a named reader, and return once the offset is committed.
+        """Commit the offset of a named reader, and return when the offset is committed.
 
         Args:
             reader: name of the reader.

@@ -35,7 +35,7 @@ class Connections:
     """The connections of one port. Thread-safe.
 
     Attributes:
-        port: number of the port, set once it is known.
+        port: number of the reads port; set after the Flight server has bound it.
     """
 
     def __init__(self) -> None:
@@ -83,7 +83,7 @@ def _socket_of(descriptor: int) -> socket.socket:
     try:
         return socket.socket(fileno=descriptor)
     except OSError:
-        os.close(descriptor)  # another thread has reused the number for a file that is not a socket
+        os.close(descriptor)  # not a socket: another thread has opened a file with this number
         raise
 
 

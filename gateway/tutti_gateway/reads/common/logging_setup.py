@@ -50,9 +50,10 @@ class PlainLines(logging.Formatter):
 
 def set_up() -> None:
     """Write this process's logs to stderr."""
-    terminal, file = sys.stderr.isatty(), LossyLogFile(sys.stderr)  # never blocks in a write while it holds the logging lock
+    # drops lines instead of blocking, because writes hold the logging lock
+    terminal, file = sys.stderr.isatty(), LossyLogFile(sys.stderr)
     handler = logging.StreamHandler(file)
     handler.setFormatter(PlainLines() if terminal else JsonLines(file))
     logging.basicConfig(level=logging.INFO, handlers=[handler], force=True)
     for name in ("uvicorn.error", "uvicorn.access", "asyncio"):
-        logging.getLogger(name).setLevel(logging.ERROR)  # below ERROR, these libraries log each malformed request
+        logging.getLogger(name).setLevel(logging.ERROR)  # at lower levels, these libraries would log each malformed request

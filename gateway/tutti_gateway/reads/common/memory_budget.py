@@ -1,8 +1,8 @@
 """Memory budget for the batches of all streams together.
 
 Batches that are views of the log's files use no memory. Joined and decompressed batches use memory until gRPC has sent them. A
-frame of a few KiB may decompress to 32 MiB, and the decompressed size is unknown before the decompression. So each batch first
-waits until the largest possible batch fits into the budget.
+frame of a few KiB may decompress to 32 MiB, and the decompressed size is unknown before the decompression. Therefore each batch
+first waits until the largest possible batch fits into the budget.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _POLL_S = 0.02  # the first waiting stream polls at this interval, because gRPC 
 
 
 class MemoryBudget:
-    """Grants memory for batches in order of arrival, each once the largest possible batch fits into the budget."""
+    """Grants memory for batches in order of arrival. Each batch waits until the largest possible batch fits into the budget."""
 
     def __init__(self, allocated: Callable[[], int] = pa.total_allocated_bytes) -> None:
         """Begin without waiting streams; `allocated` returns the bytes that Arrow has allocated."""

@@ -21,7 +21,7 @@ _STATUS_BYTES_MAX = 8192
 
 def tune() -> bool:
     """Limit the number of the allocator's arenas; call this before other threads start. Return False without mallopt."""
-    private_bytes()  # opens /proc/self/status while file descriptors are available
+    private_bytes()  # called now to open /proc/self/status while file descriptors are available
     return malloc.configure_allocator(arenas=limits.MALLOC_ARENAS_MAX)
 
 

@@ -66,7 +66,7 @@ ACTIONS: dict[str, Action] = {
     "report": Action("record the progress of a query", "report"),
     "queries": Action("the queries that report to this gateway", "queries"),
 }
-_MAY_WAIT = frozenset({"frontier", "passed"})  # long polls, whose durations the histogram leaves out
+_MAY_WAIT = frozenset({"frontier", "passed"})  # long polls, whose durations are not part of the latency histogram
 
 
 class Actions:
@@ -87,9 +87,9 @@ class Actions:
         """Create the service.
 
         Args:
-            served_logs: finds the log that a request names.
+            served_logs: finds the log of a request.
             plans: splits a range into parts that can be read in parallel.
-            gateway: the gateway, for requests that only it can serve.
+            gateway: link to the gateway process, for requests that only this process can serve.
             watch: waits until the frontier of the ordered log moves.
             queries: stores the reports of queries.
         """
@@ -232,7 +232,9 @@ class Actions:
         return {"reader": request.reader, "offset": request.offset}
 
     def passed(self, body: bytes, is_cancelled: IsCancelled) -> object:
-        """Return the committed offset of a named reader once it is at least `offset`, or after the timeout; None without one."""
+        """Return the committed offset of a named reader when it is at least `offset`, or after the timeout; None if there is "
+        "none.
+        """
         request = decode(PassedRequest, body, "the body of passed")
         served = self._served_logs.find("")
         self._ranges.frontier(request, is_cancelled)

@@ -18,7 +18,7 @@ from tutti_gateway.reads.protocol.tickets import Command, Ticket, encode
 
 
 class Part(msgspec.Struct, frozen=True):
-    """Offsets [start, end) with their number of rows and bytes."""
+    """A part of a planned range: offsets [start, end), with the number of rows and bytes in them; -1 if unknown."""
 
     start: int
     end: int
@@ -49,7 +49,7 @@ class RangeSplitter:
         """Create the splitter.
 
         Args:
-            served_logs: finds the log that a command names.
+            served_logs: finds the log of a command.
             locations: returns the URIs of the gateways that hold the logs; its argument is `is_cancelled` of the call.
             report_corruption: as in `flight_errors.corruption_error`.
         """
@@ -76,7 +76,7 @@ class RangeSplitter:
             else:
                 parts = _parts(served, command, resolved.start, resolved.end)
         _check_tickets(command, len(parts))
-        # The totals are exact only if the flight contains all records of a fixed range.
+        # The totals of records and bytes are exact only without a topic filter, and with a fixed end of the range.
         complete = command.topics is None and not command.follow
         locations = self._locations(is_cancelled)
         return flight.FlightInfo(

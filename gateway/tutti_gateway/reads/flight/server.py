@@ -34,7 +34,7 @@ class ActionAnswer:
         return self
 
     def __next__(self) -> bytes:
-        """Return the answer. The call after that releases the lease and ends the iteration."""
+        """Return the answer at the first call; release the lease and end the iteration at the second call."""
         if not self._unsent:
             self._lease.release()
             raise StopIteration
@@ -68,7 +68,7 @@ class ReadsServer(flight.FlightServerBase):
         self._plans = plans
         self._actions = actions
         self._connections = connections
-        self.calls = ConcurrencyLimit("calls", limits.CALLS_MAX)  # without a wait time: a call above the limit fails at once
+        self.calls = ConcurrencyLimit("calls", limits.CALLS_MAX)  # has no wait time, so a call above the limit fails at once
         self._guard = guard
         certificate = guard.certificate
         certificates = None if certificate is None else [certificate]
@@ -96,7 +96,7 @@ class ReadsServer(flight.FlightServerBase):
             call = self._connections.call(context.peer())
             with hints_for(access):
                 info = self._plans.info(command, descriptor, context.is_cancelled)
-            del call  # until here, the connection does not count as idle
+            del call  # the connection may count as idle again
             return info
         finally:
             lease.release()
@@ -140,7 +140,7 @@ class ReadsServer(flight.FlightServerBase):
             with hints_for(access):
                 return ActionAnswer(self._actions.act(action.type, body, context.is_cancelled, access), lease, call)
         except BaseException:
-            lease.release()  # no `ActionAnswer` exists that would release the lease later
+            lease.release()  # there is no `ActionAnswer` that would release the lease
             raise
 
     @raises_flight_errors

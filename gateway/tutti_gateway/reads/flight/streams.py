@@ -46,7 +46,7 @@ class StreamMeters:
         self.batch_us = Histogram(LATENCY_BOUNDS_US)
 
     def read(self) -> dict[str, int]:
-        """Return the number of records and bytes so far."""
+        """Return the number of records and bytes that all streams of this process have returned."""
         return {"records": self.records, "bytes": self.bytes}
 
 
@@ -93,7 +93,7 @@ class Streams:
         """Create the service.
 
         Args:
-            served_logs: finds the log that a ticket names.
+            served_logs: finds the log that a ticket requests.
             report_corruption: reports an unreadable position to the gateway, and returns True if other gateways hold it.
         """
         self._report_corruption = report_corruption
@@ -104,7 +104,7 @@ class Streams:
         self.memory = MemoryBudget()
 
     def open(self, ticket: Ticket, call: Call, is_cancelled: Callable[[], bool]) -> flight.FlightDataStream:
-        """Open the stream that a ticket names.
+        """Open the stream that a ticket requests.
 
         Args:
             ticket: the request.
@@ -161,7 +161,7 @@ class Streams:
                 sequential=sequential,
             )
             while (batch := self._next_batch(batches)) is not None:
-                # Checked for each batch, because a stop of the gateway must not wait for the end of a long scan.
+                # Check this at each batch, because a stop of the gateway must not wait for the end of a long scan.
                 if served.watch.stopping:
                     raise _stopping()
                 yield batch
@@ -172,7 +172,7 @@ class Streams:
             raise corruption_error(error, self._report_corruption, served.lane, **where) from error
 
     def _next_batch(self, batches: Iterator[pa.RecordBatch]) -> pa.RecordBatch | None:
-        # The reservation ends once the batch exists, because then the allocated bytes include the batch.
+        # The reservation ends when the batch exists, because the allocated bytes then include the batch.
         with self.memory.reserve_batch():
             began = time.monotonic_ns()
             batch = next(batches, None)
@@ -214,11 +214,11 @@ class Streams:
                     last = batch
             except (ReadError, Behind):
                 if last is not empty:
-                    yield last  # this batch is valid, although a later one is not
+                    yield last  # valid: the error concerns only the records after this batch
                 raise
             at = upto
             yield last, _progress(at, frontier)
-            # A pause lets small batches that commit continuously share a message to the caller.
+            # Pause, so that small batches that are committed one after another reach the caller in one message.
             time.sleep(max(0.0, limits.FOLLOW_GAP_US / US - (time.monotonic() - began)))
 
 

@@ -2,8 +2,8 @@
 
 The gateway writes a byte into a pipe when its frontier moves. One thread reads the pipe, checks the live page and wakes all waiting
 callers. While no caller waits, the thread sleeps and does not read the pipe, so a commit does not wake this process. While a caller
-waits, the thread also checks the page every half second, in case a byte is lost. The end of the pipe means that the gateway has
-ended.
+waits, the thread also checks the live page every half second, in case a byte is lost. The end of the pipe means that the gateway
+has ended.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class FrontierWaiter(Protocol[Seen_co]):
 
 
 class LaneWatch(Generic[Frontier]):
-    """Waits for the frontier of a lane. The watch of the ordered log does the work, because one pipe signals both logs."""
+    """Waits for the frontier of a lane, through the watch of the ordered log, because one pipe signals the frontiers of both."""
 
     def __init__(self, read_frontier: Callable[[], Frontier], watch: FrontierWatch[Any]) -> None:
         """Create a watch; `read_frontier` reads the lane's frontier, which never moves back, at low cost."""
@@ -130,12 +130,12 @@ class FrontierWatch(Generic[Frontier]):
             is_cancelled: returns True if the caller has disconnected; checked at least every half second.
 
         Returns:
-            The frontier at the end of the wait, for the caller to compare.
+            The frontier at the end of the wait, which may still be at or below `beyond`.
         """
         deadline = time.monotonic() + timeout_us / US
         with self._counted():
             while True:
-                frontier = self.now()  # read after this caller is counted, so that a later move wakes the caller
+                frontier = self.now()  # read after `_counted` has counted this caller, so that any later move wakes it
                 left = deadline - time.monotonic()
                 if frontier.offset > beyond or left <= 0 or self.stopping or self.silent or is_cancelled():
                     return frontier
@@ -146,12 +146,12 @@ class FrontierWatch(Generic[Frontier]):
     def wait_on(
         self, read_other: Callable[[], Other], beyond: int, timeout_us: int, is_cancelled: Callable[[], bool] = bool
     ) -> Other:
-        """Wait as `wait` does, but for a frontier that `read_other` reads and that the same pipe signals."""
+        """Wait as `wait` does, but for the frontier that `read_other` returns, whose moves the same pipe must signal."""
         deadline = time.monotonic() + timeout_us / US
         with self._counted(others=1):
             while True:
                 signals = self._signals
-                frontier = read_other()  # `_signals` is read before, so that a move in between is not missed
+                frontier = read_other()  # read after `_signals`, so that a move between the two reads is noticed
                 left = deadline - time.monotonic()
                 if frontier.offset > beyond or left <= 0 or self.stopping or self.silent or is_cancelled():
                     return frontier
@@ -161,7 +161,7 @@ class FrontierWatch(Generic[Frontier]):
 
     @contextlib.contextmanager
     def _counted(self, others: int = 0) -> Iterator[None]:
-        """Count one waiting caller within this context. `others` is 1 if the caller waits for another frontier."""
+        """Count one waiting caller within this context. `others` is 1 if the caller waits for the frontier of a lane."""
         with self._changed:
             self._waiting += 1
             self._waiting_on_others += others

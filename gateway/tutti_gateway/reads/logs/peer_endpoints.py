@@ -1,7 +1,7 @@
 """Finds the reads ports and admin pages of the other gateways, so that a client can read a range from any of them.
 
-The roster contains only client addresses, and a gateway reports its other ports in its welcome. So this module requests the welcome
-of each peer when a caller needs the endpoints. A peer that does not answer is omitted until it answers.
+The roster contains only client addresses, and a gateway reports its other ports in its welcome. Therefore this module requests the
+welcome of each peer when a caller needs the endpoints. A peer that does not answer is omitted until it answers.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ class PeerCache:
             ):
                 self._refreshed_at = time.monotonic()
                 threading.Thread(target=self._refresh, name="other-gateways", daemon=True).start()
-                self._refreshing = True  # set after the thread's start, which may fail
+                self._refreshing = True  # set only after the thread has started, because the start may fail
             # Only the first call waits: later calls return the known endpoints while the thread refreshes them.
             deadline = time.monotonic() + limits.STATUS_WAIT_US_MAX / US
             while first and self._refreshing and not is_cancelled() and (left := deadline - time.monotonic()) > 0:

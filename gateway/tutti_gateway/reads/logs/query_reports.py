@@ -55,7 +55,7 @@ class QueryReports:
         """Return all runs that have not ended.
 
         Args:
-            frontier: next offset of the log.
+            frontier: end of the committed log, from which the lag is computed.
             now_us: current time, us since 1970.
         """
         with self._lock:
@@ -83,7 +83,7 @@ def _line(known: _Run, frontier: int, now_us: int) -> QueryInfo:
         topics=report.topics,
         offset=report.offset,
         lag_records=max(0, frontier - report.offset),
-        # The records that a silent run has not processed have waited since its last report, so their age grows.
+        # Add the time since the last report of a silent run: the records that it has not processed have aged since then.
         lag_ms=report.lag_ms + (silent_us // 1000 if silent and behind else 0),
         state=SILENT if silent else RUNNING,
         since_us=known.since_us,

@@ -15,7 +15,7 @@ from tutti_gateway.reads.protocol.tickets import AtTime, Position, Request, Tick
 
 
 class ResolvedRange(NamedTuple):
-    """Offsets [start, end) to read, without an end if `end` is None. `frontier` is the frontier that the caller is shown."""
+    """Offsets [start, end) to read, without an end if `end` is None. `frontier` is the frontier that the answer contains."""
 
     start: int
     end: int | None
@@ -82,14 +82,14 @@ class RangeResolver:
         return self._confirm()
 
     def require_confirmed(self, seen: int = 0, why: str = "") -> None:
-        """Raise an error if the gateway cannot confirm its frontier, which the answer to the caller needs.
+        """Raise an error if the gateway cannot confirm its frontier, because it must not answer the caller then.
 
         Args:
             seen: highest frontier that the caller has seen.
-            why: first part of the error message: the refusal that a confirmed frontier would justify; empty if there is none.
+            why: first part of the error message, such as a position above the frontier; empty for no such part.
 
         Raises:
-            ReadError: `behind`.
+            ReadError: with code `behind`.
         """
         if not self.confirmed():
             frontier = self._watch.now().offset
@@ -117,10 +117,11 @@ class RangeResolver:
             )
 
     def resolve(self, ticket: Ticket, is_cancelled: Callable[[], bool]) -> ResolvedRange:
-        """Return the range that a ticket names.
+        """Return the range that a ticket requests.
 
         Raises:
-            ReadError: `other_log`, `behind`, `below_start`, `beyond_frontier`, `malformed` (end below start), `unknown_topic`.
+            ReadError: with code `other_log`, `behind`, `below_start`, `beyond_frontier`, `malformed` (end below start),
+                `unknown_topic`.
         """
         frontier = self.frontier(ticket, is_cancelled)
         self.check_topics(ticket)
@@ -137,7 +138,7 @@ class RangeResolver:
         """Return the offsets of a committed range. Without an end, the range ends at the frontier.
 
         Raises:
-            ReadError: `below_start`, `beyond_frontier`, `malformed` (end below start).
+            ReadError: with code `below_start`, `beyond_frontier`, or `malformed` if the end is below the start.
         """
         low = self.offset(start, frontier)
         self._check("start", low, frontier)
@@ -174,7 +175,7 @@ class RangeResolver:
         """Refuse an offset beyond the frontier: permanently if the frontier is confirmed, else with `behind`.
 
         Raises:
-            ReadError: `beyond_frontier`, or `behind` if other gateways may have more records.
+            ReadError: with code `beyond_frontier`, or `behind` if other gateways may have more records.
         """
         if offset <= frontier.offset:
             return
@@ -193,7 +194,7 @@ class RangeResolver:
         """Refuse topics that do not exist, unless the ticket permits absent topics.
 
         Raises:
-            ReadError: `unknown_topic`, or `behind` if other gateways may know the topics.
+            ReadError: with code `unknown_topic`, or `behind` if other gateways may know the topics.
         """
         if ticket.topics is None or ticket.follow or ticket.absent_ok:
             return
@@ -203,7 +204,7 @@ class RangeResolver:
             self.require_confirmed(0, f"some of the topics {', '.join(ticket.topics)[:200]} are unknown here")
             if self._has_topics(ticket.topics):
                 return
-        # Only the error loads the whole state of the log, for the names of all topics: `_has_topics` is much cheaper.
+        # Load the whole state of the log only for this error, which has the names of all topics: `_has_topics` is much cheaper.
         known = {topic.name for topic in self._reader.state().topics.values()}
         for name in ticket.topics:
             if name not in known:

@@ -20,7 +20,10 @@ class CommittedOffset(NamedTuple):
 
 
 class ReaderPositions:
-    """The committed offsets of named readers at the frontier. Thread-safe. A repeated call reads only frames that are new."""
+    """The committed offsets of named readers at the frontier.
+
+    Thread-safe. Each call reads only frames that the previous call has not read.
+    """
 
     def __init__(self, reader: LogReader) -> None:
         """Follow the log of `reader`, beginning with the first call of `committed`."""

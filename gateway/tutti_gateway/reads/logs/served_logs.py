@@ -47,7 +47,7 @@ class ServedLog(NamedTuple):
 class LaneLine(msgspec.Struct, frozen=True):
     """A lane in the answer of the action `lanes`.
 
-    `halted` is the reason why the lane accepts no records here, and `lost` the reason why it is unreadable, or empty text.
+    `halted` is the reason why the lane accepts no records here, and `lost` the reason why it is unreadable; empty without a reason.
     """
 
     lane: str
@@ -92,7 +92,7 @@ class ServedLogs:
         self._lock = threading.Lock()
 
     def find(self, text: str) -> ServedLog:
-        """Return the log that a caller names: the ordered log, the newest lane of a gateway, or exactly one lane.
+        """Return the log that a caller requests: the ordered log, the newest lane of a gateway, or exactly one lane.
 
         Raises:
             ReadError: `unknown_lane`.

@@ -77,7 +77,7 @@ class ReadError(TuttiError):
         self._message = message
 
     def without_hint(self) -> ReadError:
-        """Return the error without its hint, for a caller that may not read everything."""
+        """Return the error without its hint, for a caller without the right to read everything."""
         return ReadError(self.code, self._message, **self.fields)
 
 
@@ -137,8 +137,8 @@ class SchemaError(Exception):
     """The error of a `get_schema` call: the client gets its text and no traceback.
 
     The library sends an exception of `get_schema` as `traceback.format_exception` prints it, with local file paths. If
-    `format_exception` fails, the library sends only the text and the type name. So `__suppress_context__`, which that function
-    reads, raises an error here.
+    `format_exception` fails, the library sends only the text and the type name. Therefore `__suppress_context__`, which
+    `format_exception` reads, raises an error here.
     """
 
     @property
@@ -174,6 +174,6 @@ def raises_flight_errors(call: Callable[Arguments, Answer]) -> Callable[Argument
         try:
             return call(*args, **kwargs)
         except Exception as error:  # noqa: BLE001 - any other exception would reach the client with its traceback
-            raise flight_error(error) from None  # the library would send a cause with its traceback
+            raise flight_error(error) from None  # `from None`, because the library would send a cause with its traceback
 
     return guarded

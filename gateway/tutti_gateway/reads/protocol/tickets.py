@@ -46,7 +46,7 @@ class Request(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
 
 
 class LaneRequest(Request, frozen=True, forbid_unknown_fields=True, kw_only=True, omit_defaults=True):
-    """A request that may name a lane instead of the ordered log.
+    """A request to the ordered log, or to a lane.
 
     A gateway's name selects the gateway's newest lane; NUMBER-INCARNATIONHEX selects exactly one lane.
     """
@@ -120,7 +120,7 @@ class SaveOffsetRequest(Request, frozen=True, forbid_unknown_fields=True, kw_onl
 
 
 class PassedRequest(Request, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """The body of the action `passed`, which waits."""
+    """The body of the action `passed`, which waits for the offset of a named reader."""
 
     reader: str
     offset: Natural
@@ -150,7 +150,7 @@ class ReportRequest(Request, frozen=True, forbid_unknown_fields=True, kw_only=Tr
 
 
 class EmptyRequest(Request, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """The body of an action without fields of its own."""
+    """The body of an action that has only the fields of every `Request`."""
 
 
 AnyRequest = TypeVar(

@@ -1,8 +1,9 @@
 """The mesh: each gateway sends to each other gateway over a separate connection (docs/explanation/protocol/transport.md).
 
-Each direction of a pair of gateways has its own connection, which the sender opens. So the sender knows the number of a peer even
-while the peer is unreachable. A connection starts with an introduction. The receiver drops messages that precede the introduction
-or follow a refused one. Messages for a link that is down are lost and counted, but not queued. `SocketBackend` does the I/O.
+Each direction of a pair of gateways has a separate connection, which the sender opens, so that the sender knows the number of a
+peer even while the peer is unreachable. A connection starts with an introduction. The receiver drops messages that precede the
+introduction or follow a refused one. Messages for a link that is down are lost and counted, but not queued. `SocketBackend` does
+the I/O.
 """
 
 from __future__ import annotations
@@ -89,8 +90,8 @@ class Mesh:
     def _update_links(self) -> None:
         """Keep one link to each gateway in this log, and to each active peer whose number this log does not have.
 
-        A gateway that was removed and added again has a new number. If this log does not have that number yet, the link uses the
-        new number instead of the old number in this log.
+        A gateway that was removed and added again has a new number. Until this log has the new number, the link uses the number
+        that the peer itself states.
         """
         wanted = self._inbound.unlisted()
         unlisted = {name for name, _ in wanted.values()}
@@ -161,7 +162,7 @@ class Mesh:
         """Replace connections that have been down for a long time, because the host may have a new address."""
         now_us = self._clock_us()
         for link in self._links.values():
-            # The connection itself retries much more often, but always at the address that was resolved once.
+            # A connection retries much more often, but always at the address to which its host name was first resolved.
             if not link.up and now_us - max(link.opened_us, link.broke_us) > limits.MESH_RENEW_US:
                 link.connection.close()
                 self._open_connection(link)
@@ -191,7 +192,7 @@ class Mesh:
             if not link.queue:
                 continue
             queue, link.queue = link.queue, []
-            if not link.up:  # dropped, because the core repeats what is still needed once the link is up
+            if not link.up:  # dropped, because the core sends again what is still needed when the link is up
                 link.lost += len(queue)
                 continue
             messages = []
@@ -207,7 +208,7 @@ class Mesh:
 
     @property
     def unread(self) -> bool:
-        """True if there are messages to drain that none of the `descriptors` signals."""
+        """True if there are messages to drain although none of the `descriptors` is readable."""
         return self._backend.pending
 
     def descriptors(self) -> Sequence[int]:
@@ -239,7 +240,7 @@ class Mesh:
             self._rejected += 1
             self._refuse(routing, NOT_INTRODUCED)
             return None
-        if peer.number == 0:  # the peer has got the reason in the answer to its introduction
+        if peer.number == 0:  # the peer is refused, and the answer to its introduction had the reason
             self._rejected += 1
             return None
         try:
@@ -273,7 +274,7 @@ class Mesh:
             self._refuse(routing, reason)
             return
         link = next((link for link in self._links.values() if link.name == introduction.gateway), None)
-        # Without a link that is up, nothing shows that an earlier process of that name still runs, so that process counts as ended.
+        # Only a link that is up shows that an earlier process of that name still runs. Otherwise, that process counts as ended.
         broke_us = link.broke_us if link is not None and link.up else self._clock_us()
         verdict = self._inbound.assess_introduction(routing, introduction, broke_us, self._backend.is_open)
         if verdict.reason:
@@ -288,7 +289,7 @@ class Mesh:
         self._backend.reply(routing, encode_refusal(Refusal(self._me.protocol, self._me.group, self._me.gateway, reason)))
 
     def _handle_event(self, event: LinkEvent) -> LinkChanged | None:
-        """Process an event of a link. Return the change that the core must know, or None."""
+        """Process an event of a link. Return the change of the link to report to the core, or None."""
         link = event.link
         if event.kind is LinkEventKind.MESSAGE:
             self._receive_refusal(link, event.data)

@@ -62,7 +62,7 @@ class PeerLink:
         self.queue: list[Message] = []
         self.sent = self.sent_bytes = self.lost = self.connects = 0
         self.received = self.received_bytes = 0
-        self.refusal = ""  # why messages do not arrive: the peer's refusal, or an obstacle here
+        self.refusal = ""  # reason why messages do not reach the peer: the peer's refusal, or an obstacle at this gateway
 
     def connect_failed(self, failure: ConnectFailure) -> str:
         """Count a failed attempt. Return the message for the operator; empty if there is none yet."""

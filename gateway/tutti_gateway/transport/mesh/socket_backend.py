@@ -31,7 +31,7 @@ if TYPE_CHECKING:  # at run time, only gateways with keys import the cryptograph
     from tutti_gateway.transport.mesh.authentication import KeyAuthenticator
 
 _US_PER_MS = 1000
-_HEARTBEAT_US = limits.MESH_BEAT_MS * _US_PER_MS * 9 // 10  # slightly less, so that an early call of `maintain` also sends
+_HEARTBEAT_US = limits.MESH_BEAT_MS * _US_PER_MS * 9 // 10  # 10 % less, so that a slightly early call of `maintain` also sends
 _LIMITS = PortLimits(
     name="group port",
     connections_max=limits.MESH_CONNECTIONS_MAX,
@@ -42,7 +42,7 @@ _LIMITS = PortLimits(
     pause_above_bytes=limits.MESH_ANSWERS_BYTES_MAX,
     queued_bytes_max=limits.MESH_ANSWERS_BYTES_MAX,
     descriptor_shares=1,
-    by_identity=True,  # lets a gateway that reconnects replace its old connection, which may seem open for seconds
+    by_identity=True,  # a gateway that reconnects replaces its old connection, which may seem open for seconds
     heartbeat_us=limits.MESH_BEAT_MS * _US_PER_MS,
     heartbeats_max=limits.MESH_BEATS_SILENT_MAX,
 )
@@ -177,7 +177,7 @@ class SocketBackend:
         events, self._pending_events = self._pending_events, []
         if ready is not None and self.fd not in ready:
             return events
-        unread, self.unread = self.unread, set()  # `resume` adds a connection again if more decrypted data remains
+        unread, self.unread = self.unread, set()  # `resume` adds a connection to `unread` again if decrypted data remains
         for one in unread:
             events += one.resume()
         for fd, mask in self.epoll.poll(0, limits.MESH_EVENTS_A_TURN_MAX):
@@ -199,7 +199,7 @@ class SocketBackend:
         """Return the gateway whose key an accepted connection uses.
 
         Returns:
-            Name of the gateway, empty if the key is no longer listed, or None if the group has no keys.
+            The name of the gateway; empty if the key is no longer listed; None if the group uses no keys.
         """
         key = self._server.peer_key(routing)
         return None if self._authenticator is None else self._authenticator.name_of(key or b"")

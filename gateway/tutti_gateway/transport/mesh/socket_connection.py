@@ -46,8 +46,8 @@ class ConnectionOwner(Protocol):
     """The part of `SocketBackend` that a connection uses.
 
     Attributes:
-        by_descriptor: connections by the descriptor of their socket.
-        unread: connections with decrypted data, which no descriptor signals.
+        by_descriptor: outgoing connections, by the descriptor of their socket.
+        unread: outgoing connections with decrypted data, which no descriptor signals.
     """
 
     epoll: select.epoll
@@ -121,7 +121,7 @@ class MeshConnection:
     # Connecting
 
     def _start_connect(self) -> OSError | None:
-        """Start an attempt to connect. Return an error if all further attempts would fail too."""
+        """Start an attempt to connect. Return an error only if further attempts would fail, too."""
         address = self._address
         self.deadline_us = 0
         if address is None:
@@ -251,7 +251,7 @@ class MeshConnection:
             source, self._owner.scratch, limits.REFUSAL_BYTES_MAX, lambda _: False, rest, _WINDOW_BYTES, on_command=self._on_command
         )
         self.deadline_us = self._unanswered = 0  # the connection is up: heartbeats now detect its end
-        self._backoff_ms = limits.MESH_RECONNECT_MS_MIN  # after a success, the next failure is retried quickly again
+        self._backoff_ms = limits.MESH_RECONNECT_MS_MIN  # the first retry after a success comes quickly
         yield LinkEvent(self.link, LinkEventKind.UP)
         if rest or (self._receiver is not None and self._receiver.unread):
             yield from self._read(reader)
@@ -305,7 +305,10 @@ class MeshConnection:
     # Sending
 
     def send(self, messages: Sequence[EncodedMessage]) -> None:
-        """Send messages, with one system call if the kernel accepts all. Queue the others, or lose them if the queue is full."""
+        """Send messages, with one system call if the kernel accepts all.
+
+        Queue the rest; messages that do not fit into the queue are lost.
+        """
         link = self.link
         for message in messages:
             if self._enqueue(message):
@@ -317,7 +320,7 @@ class MeshConnection:
             self._send()
 
     def send_introduction(self, data: bytes) -> None:
-        """Send an introduction after the queued messages. Introductions do not count as sent messages."""
+        """Queue this gateway's introduction after the waiting messages. `link.sent` counts messages, but no introductions."""
         encoded = frame(data)
         if self._enqueue(EncodedMessage([encoded], len(encoded))) and not self._awaits_writable:
             self._send()

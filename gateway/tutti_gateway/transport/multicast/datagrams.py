@@ -132,7 +132,7 @@ class Reassembly:
     def __init__(self) -> None:
         self._partial: OrderedDict[int, _Fragments] = OrderedDict()
         self._bytes = 0
-        self._first = 0  # number of the first message after this gateway began to listen; 0 before
+        self._first = 0  # number of the first message since this gateway began to listen; 0 until it arrives
         self._highest = 0
         self._completed = 0
         self._done: set[int] = set()  # numbers of complete messages in the last MULTICAST_WINDOW, to detect duplicates
@@ -147,8 +147,8 @@ class Reassembly:
         number = datagram.number
         if not self._first:
             self._first = self._highest = number
-        # The message is a duplicate, or so old that it may be one.
-        # Messages before `_first` were sent before this gateway listened, and do not count.
+        # Ignore a duplicate, and a message so old that it may be a duplicate.
+        # Also ignore messages below `_first`, which were sent before this gateway listened.
         if number in self._done or number <= self._highest - limits.MULTICAST_WINDOW or number < self._first:
             return None
         self._advance(number)
@@ -167,7 +167,7 @@ class Reassembly:
         partial.bytes += len(payload)
         self._bytes += len(payload)
         self._evict(now_us)
-        if partial.missing or number not in self._partial:  # `_evict` may have dropped the very message of this fragment
+        if partial.missing or number not in self._partial:  # `_evict` may have dropped this message
             return None
         self._discard(number)
         if partial.bytes != partial.size:
@@ -175,16 +175,18 @@ class Reassembly:
         return self._complete(number, b"".join(part for part in partial.fragments if part is not None))
 
     def update_highest(self, number: int) -> None:
-        """Register the number in a beacon, the sender's last one, so that the loss of the last message is detected."""
+        """Register the number of the sender's last message, which its beacons contain, so that a loss of that message is "
+        "detected.
+        """
         if not self._first and number:
-            self._first = number + 1  # the beacon is the first datagram received, so only later messages count as losses
+            self._first = number + 1  # nothing was received before this beacon, so only later messages can count as lost
             self._highest = number
         self._advance(number)
 
     def _advance(self, number: int) -> None:
         if number > self._highest:
             self._highest = number
-            if len(self._done) > 2 * limits.MULTICAST_WINDOW:  # rebuilt rarely, at an amortised constant cost
+            if len(self._done) > 2 * limits.MULTICAST_WINDOW:  # rarely true, so that the rebuilding costs little per message
                 self._done = {one for one in self._done if one > number - limits.MULTICAST_WINDOW}
 
     def _complete(self, number: int, message: bytes | memoryview) -> bytes | memoryview:

@@ -41,7 +41,7 @@ from tutti_gateway.transport.multicast.datagrams import (
 from tutti_gateway.transport.multicast.socket import RUN_MAX, MulticastSocket
 from tutti_gateway.transport.rate_limited_log import TroubleLog
 
-TO_ALL = (Order, Confirm, Missing, Repairing, Repair)  # the core sends each of these as one object to all members
+TO_ALL = (Order, Confirm, Missing, Repairing, Repair)  # types of messages that the core sends to all members, as one object
 _COUNT = struct.Struct("<H")
 _NUMBER_BYTES = 2
 
@@ -50,7 +50,7 @@ class _MulticastPeer:
     """One process of another gateway, as a sender of datagrams.
 
     Attributes:
-        inbound: the process as a peer of the mesh, with its introduction.
+        inbound: the same process as an inbound peer of the mesh, which has its introduction.
         last_received_us: time at which the last datagram of the process arrived.
         confirmed_us: time at which a beacon of the process last confirmed that the process receives this gateway.
     """
@@ -128,7 +128,8 @@ class Multicast:
         queue, self._queue = self._queue, []
         if queue:
             receivers = self._receivers()
-            by_message: dict[int, tuple[Message, list[int]]] = {}  # by identity: all receivers get the same object
+            # keyed by `id(message)`: the core passes one object for all receivers
+            by_message: dict[int, tuple[Message, list[int]]] = {}
             for to, message in queue:
                 by_message.setdefault(id(message), (message, []))[1].append(to)
             for message, numbers in by_message.values():
@@ -149,7 +150,7 @@ class Multicast:
 
     def _distribute(self, message: Message, receivers: Sequence[int], all_: Sequence[int]) -> None:
         """Send a message once by multicast if several gateways receive multicast, and over the mesh to each of the others."""
-        # A single receiver gets the message over the mesh, because a lost datagram would need a repair.
+        # Use the mesh for a single receiver, because a lost datagram would need a repair.
         by_multicast = set(receivers) if len(receivers) > 1 and self._multicast(message, receivers) else set()
         for number in all_:
             if number not in by_multicast:
@@ -225,7 +226,7 @@ class Multicast:
 
     @property
     def unread(self) -> bool:
-        """True if there are messages to drain that none of the `descriptors` signals."""
+        """True if there are messages to drain although none of the `descriptors` is readable."""
         return self._mesh.unread
 
     def descriptors(self) -> Sequence[int]:
@@ -251,13 +252,13 @@ class Multicast:
                 received = self._receive_datagram(data, now_us)
                 if received is not None:
                     events.append(received)
-            # The limits give clients and the mesh their turn during a flood of datagrams.
+            # Stop at the limits, so that a flood of datagrams does not delay clients and the mesh.
             if len(events) >= messages_max or size >= bytes_max:
                 break
 
     def _receive_datagram(self, data: memoryview, now_us: int) -> Received | None:
         if data[PROCESS_AT] == self._me.process:
-            return None  # this gateway's own datagram: the loopback exists for other gateways on this host
+            return None  # sent by this gateway, and looped back for other gateways on this host
         datagram = parse(data, self._group)
         if datagram is None:
             self._ignored += 1
@@ -309,7 +310,7 @@ class Multicast:
         return self._peers.get(process)
 
     def _refresh_peers(self, now_us: int) -> None:
-        """Take over the processes that have introduced themselves over the mesh, members or not."""
+        """Update the peers from the mesh: all processes that have introduced themselves over it, including non-members."""
         self._refreshed_us = now_us
         peers: dict[bytes, _MulticastPeer] = {}
         for inbound in self._mesh.inbound_peers():

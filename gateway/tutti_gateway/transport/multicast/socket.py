@@ -73,7 +73,7 @@ class MulticastSocket:
         self.send_bytes = self._set_buffer(socket.SO_SNDBUF, _SO_SNDBUFFORCE, limits.MULTICAST_SEND_BYTES)
 
     def _set_buffer(self, option: int, forced: int, wanted: int) -> int:
-        """Request a buffer size from the kernel, and return the granted size, half of what the kernel reports with its overhead."""
+        """Request a buffer size from the kernel; return the granted size, which is half of the size that the kernel reports."""
         try:
             self.socket.setsockopt(socket.SOL_SOCKET, forced, wanted)
         except PermissionError:
@@ -147,5 +147,5 @@ def _interface(text: str) -> tuple[bytes, int]:
     except OSError:
         available = ", ".join(name for _, name in socket.if_nameindex())
         raise ConfigError(
-            f"multicast.interface is {text!r}, and this host has {available}: name one of them, or its address"
+            f"multicast.interface is {text!r}, but this host has only {available}: set one of these, or its address"
         ) from None

@@ -250,7 +250,8 @@ def test_a_disk_that_votes_needs_no_replacement(tutti: Callable[..., Said]) -> N
     group = Group(*THREE)
     with FakeGateway(rule=group) as gateway:
         done = tutti(gateway.url, "members", "replace", "lga")
-    assert done == Said(1, "", "error: lga votes with its current disk: there is nothing to replace\n")
+    said = "error: gateway lga already votes with its current disk: `replace` is only for a gateway that lost its disk\n"
+    assert done == Said(1, "", said)
     assert group.asked == []
 
 
@@ -259,7 +260,7 @@ def test_an_unknown_name_is_answered_with_the_known_ones(tutti: Callable[..., Sa
     group = Group(*THREE)
     with FakeGateway(rule=group) as gateway:
         done = tutti(gateway.url, *command, "jkf")
-    assert done == Said(2, "", "error: no gateway of the group is named 'jkf': there are jfk, lga, ewr\n")
+    assert done == Said(2, "", "error: the group has no gateway 'jkf': choose one of jfk, lga, ewr\n")
     assert group.asked == []
 
 

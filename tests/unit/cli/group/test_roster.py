@@ -64,7 +64,7 @@ def test_names_that_are_none_are_refused(capsys: pytest.CaptureFixture[str], kee
         group.members = three(gateway)
         code = main(["roster", "force", "--keep", keep, "--yes", "--url", gateway.url])
     assert (code, group.asked) == (2, [])
-    said = f"error: --keep {keep!r}: name gateways of the group: jfk, lga, ewr\n"
+    said = f"error: --keep {keep!r} must list only gateways of the group: choose from jfk, lga, ewr\n"
     assert capsys.readouterr().err == said
 
 

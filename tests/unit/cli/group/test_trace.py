@@ -142,9 +142,9 @@ def test_an_aborted_and_reused_sequence_is_one_message_for_each_epoch(
         (("--producer", "lga", "--sequence", "5"), 1, "error: message 5 of producer lga is in none of these logs"),
         (("--producer", "jfk", "--sequence", "5", "--epoch", "3"), 1, "error: message 5 of producer jfk in epoch 3 is in none of"),
         (("--offset", "20", "--epoch", "1"), 2, "error: --epoch needs --producer and --sequence\n"),
-        ((), 2, "error: name the message: give --producer and --sequence, or --offset\n"),
-        (("--producer", "jfk"), 2, "error: name the message: give --producer and --sequence, or --offset\n"),
-        (("--producer", "jfk", "--sequence", "5", "--offset", "1"), 2, "error: name the message"),
+        ((), 2, "error: the record to trace is not clear: give either --producer and --sequence, or --offset\n"),
+        (("--producer", "jfk"), 2, "error: the record to trace is not clear: give either --producer and --sequence, or --offset\n"),
+        (("--producer", "jfk", "--sequence", "5", "--offset", "1"), 2, "error: the record to trace is not clear"),
     ],
 )
 def test_a_missing_message_or_argument_is_reported(

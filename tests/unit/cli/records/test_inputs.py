@@ -144,7 +144,7 @@ def test_text_that_is_the_key_is_its_bytes(keys: list[str], ascii_only: bool) ->
             "csv",
             None,
             FormatError,
-            r"line 3 of the input has 1 field, but the header has 2: write one field for each",
+            r"line 3 of the input has 1 field, but the header has 2: write as many fields as in the header",
         ),
         (b"a,b\n1,2\n", "csv", "c", UsageError, r"--key c is not a field of the input: the header has a, b"),
         (b"a,a\n", "csv", None, FormatError, r"the header of the input names the field 'a' twice"),

@@ -42,6 +42,18 @@ def test_a_token_is_printed_once_and_its_hash_is_kept(path: Path, capsys: pytest
     assert json.loads(out)[0]["produce"] == ["flights*"]
 
 
+def test_a_token_with_quotas_is_listed_with_them(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    options = ("--produce", "flights*", "--records-per-s", "1000", "--bytes-per-s", "2000000")
+    token = run(capsys, "new", "feed", *options)[1].strip()
+    run(capsys, "new", "free", "--produce", "*")
+    assert Tokens(path).authenticate(token)[-2:] == (1000, 2_000_000)
+    header, feed, free = (line.split("\t") for line in run(capsys, "list")[1].splitlines())
+    assert header[-2:] == ["records/s", "bytes/s"]
+    assert (feed[-2:], free[-2:]) == (["1000", "2000000"], ["-", "-"])
+    listed = json.loads(run(capsys, "list", "--json")[1])
+    assert [(one["records_per_s"], one["bytes_per_s"]) for one in listed] == [(1000, 2_000_000), (None, None)]
+
+
 def test_a_removed_token_authenticates_no_client(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     _, out, _ = run(capsys, "new", "ops", "--admin", "--json")
     assert Tokens(path).authenticate(json.loads(out)["token"]).admin
@@ -59,6 +71,8 @@ def test_a_removed_token_authenticates_no_client(path: Path, capsys: pytest.Capt
         (["new", "two words", "--admin"], "contains ' '"),
         (["new", "feed", "--produce", "a b"], "--produce has 'a b'"),
         (["new", "feed", "--admin", "--expires", "soon"], "'soon' is not a duration"),
+        (["new", "feed", "--produce", "a", "--records-per-s", "0"], "0 is not in the range"),
+        (["new", "feed", "--produce", "a", "--bytes-per-s", "many"], "'many' is not a valid integer"),
         (["new", "taken", "--admin"], "already has a token 'taken'"),
     ],
 )

@@ -82,7 +82,7 @@ def test_a_file_that_others_may_read_is_refused(file: Path, mode: int) -> None:
 
 
 def test_a_token_is_sent_only_to_gateways_with_known_keys(keys: Path) -> None:
-    with pytest.raises(UsageError, match="need the public keys of the gateways"):
+    with pytest.raises(UsageError, match="without public keys of gateways"):
         Credentials(TOKEN)
     with pytest.raises(ConfigError, match="lists no public keys"):
         Credentials(TOKEN, keys.with_name("jfk.secret"))

@@ -246,7 +246,7 @@ def test_a_lane_lost_while_all_are_followed_is_reported_although_others_continue
                 add(gateway, OTHER, *some(300 + number, 1))
                 reader.poll(WAIT_S)
 
-        with pytest.raises(Unavailable, match=f"lane {OLD} of gateway jfk is unreadable.*its directory is gone"):
+        with pytest.raises(Unavailable, match=f"lane {OLD} of gateway jfk has been unreadable.*its directory is gone"):
             go_on()
         gateway.reads.lost.clear()
         add(gateway, OLD, *some(105, 1))

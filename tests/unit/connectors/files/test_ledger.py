@@ -126,7 +126,7 @@ def test_an_unusable_state_directory_is_reported_like_a_quarantine(tmp_path: Pat
         ("/proc/none", "state /proc/none: No such file or directory: choose a writable directory"),
         (f"{tmp_path}/file", f"state {tmp_path}/file: File exists: choose a writable directory"),
         (f"{tmp_path}/file/a", f"state {tmp_path}/file/a: Not a directory: choose a writable directory"),
-        (str(tmp_path), f"state {tmp_path}: {tmp_path}/orders.ledger: unable to open database file: check that it is a file, "),
+        (str(tmp_path), f"the ledger {tmp_path}/orders.ledger cannot be opened (unable to open database file): check that "),
     ):
         with pytest.raises(ConfigError) as error:
             Ledger(directory, "orders", grows=False)

@@ -88,12 +88,38 @@ def test_only_a_connection_that_failed_since_is_the_cause() -> None:
         assert cause.filter(logging.LogRecord("n", logging.ERROR, "", 0, text, None, None)), "all lines go on to the log"
 
     say("FAIL [rdkafka#producer-1] [thrd:[::1]:9092/bootstrap]: [::1]:9092/bootstrap: Connect failed: refused")
-    assert cause.failure_since(0.0) == "[::1]:9092/bootstrap: Connect failed: refused"
+    assert cause.failure_since(0.0) == "[::1]:9092: Connect failed: refused"
     at, _ = cause._last
     say("ERROR [rdkafka#producer-1] [thrd:main]: 1/1 brokers are down")
-    assert cause.failure_since(at) == "[::1]:9092/bootstrap: Connect failed: refused"
+    assert cause.failure_since(at) == "[::1]:9092: Connect failed: refused"
     assert cause.failure_since(at + 1) == ""
     assert CONNECTION_FAILURES in CLIENT_LOG.filters
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        (
+            "h:1/bootstrap: Connect to ipv4#127.0.0.1:1 failed: Connection refused (after 0ms in state CONNECT)",
+            "h:1: Connection refused",
+        ),
+        (
+            "h:1/7: Failed to resolve 'h:1': Name or service not known (after 1ms in state CONNECT)",
+            "h:1: cannot resolve the host name: Name or service not known",
+        ),
+        (
+            "h:1/bootstrap: Receive failed: Invalid response size -16777216 (0..100000000): increase receive.message.max.bytes "
+            "(after 0ms in state APIVERSION_QUERY)",
+            "h:1: the port does not speak Kafka's protocol, or needs TLS",
+        ),
+        ("h:1/bootstrap: SASL authentication error: wrong password", "h:1: SASL authentication error: wrong password"),
+    ],
+)
+def test_a_connection_failure_is_told_in_plain_words(line: str, words: str) -> None:
+    cause = ConnectionFailureFilter()
+    text = f"FAIL [rdkafka#producer-1] [thrd:h:1/bootstrap]: {line}"
+    assert cause.filter(logging.LogRecord("n", logging.ERROR, "", 0, text, None, None))
+    assert cause.failure_since(0.0) == words
 
 
 def test_unreachable_gateways_are_reported() -> None:

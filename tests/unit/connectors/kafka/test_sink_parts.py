@@ -49,7 +49,7 @@ def test_a_position_comes_back_from_kafka() -> None:
     assert decode_position(position.encode(), "p") == position
     with pytest.raises(FormatError, match=r"kafka\.position_topic"):
         decode_position(b"somebody else's", "p")
-    with pytest.raises(ConfigError, match="Kafka's topic p"):
+    with pytest.raises(ConfigError, match="its position is in topic p"):
         check_same_log(position, "other", "out", "p")
 
 
@@ -71,8 +71,8 @@ GOOD = 'name = "out"\ngateways = "tutti://127.0.0.1:7400"\nquarantine = "q"\n[ka
         (GOOD + 'topic = "__consumer_offsets"\n', "kafka.topic is '__consumer_offsets', a topic reserved for Kafka"),
         (GOOD + 'position_topic = "__transaction_state"\n', "kafka.position_topic is '__transaction_state', a topic reserved"),
         (GOOD + 'names = { b = "__cluster_metadata" }\n', "kafka.names.b is '__cluster_metadata', a topic reserved"),
-        ('topics = ["__share_group_state"]\n' + GOOD, "topics has '__share_group_state', whose records would go to"),
-        ('topics = ["tutti.out.position"]\n' + GOOD, "topics has 'tutti.out.position', whose records would go to"),
+        ('topics = ["__share_group_state"]\n' + GOOD, "records of topic '__share_group_state' (topics) would go to"),
+        ('topics = ["tutti.out.position"]\n' + GOOD, "records of topic 'tutti.out.position' (topics) would go to"),
     ],
 )
 def test_mistakes_in_the_configuration_are_reported(tmp_path: Path, text: str, told: str) -> None:

@@ -64,7 +64,8 @@ def test_a_place_comes_back_from_the_log() -> None:
 
 
 @pytest.mark.parametrize(
-    ("now", "told"), [(KafkaPosition("other", "t", 0), "this one is other"), (KafkaPosition("c", "new", 0), "was created later")]
+    ("now", "told"),
+    [(KafkaPosition("other", "t", 0), "this cluster has id other"), (KafkaPosition("c", "new", 0), "was created later")],
 )
 def test_another_topic_is_refused(now: KafkaPosition, told: str) -> None:
     check_same(KafkaPosition("c", "t", 9), KafkaPosition("c", "t", 0), "p", "t[0]")

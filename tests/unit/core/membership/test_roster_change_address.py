@@ -14,9 +14,9 @@ from tutti_gateway.core.protocol.events import RosterAsked
 @pytest.mark.parametrize(
     ("address", "words"),
     [
-        ("g1:7400", "'g1' is at g1:7400 already"),
-        ("g1:7401", "'g1' is at g1:7400 already"),
-        ("g1:9000/7401", "'g1' is at g1:7400 already"),
+        ("g1:7400", "gateway 'g1' already uses ports of g1:7400"),
+        ("g1:7401", "gateway 'g1' already uses ports of g1:7400"),
+        ("g1:9000/7401", "gateway 'g1' already uses ports of g1:7400"),
         ("0.0.0.0:7400", "no other host can connect to 0.0.0.0"),
         ("[::]:7400", "no other host can connect to ::"),
         ("nowhere", "HOST:P"),

@@ -15,7 +15,8 @@ def test_the_only_gateway_of_a_group_cannot_be_removed_however_long_one_asks() -
     (denied,) = [answer for _, answer in member.replies if isinstance(answer, Denied)]
     assert (denied.code, denied.retry) == ("roster", False)
     assert denied.reason == (
-        "gateway 'g1' is the only one of its group: add its successor first (`tutti members add`), or stop it to end the group"
+        "gateway 'g1' is the only one in its group: add another gateway first (`tutti members add`), or stop this one to end the "
+        "group"
     )
 
 

@@ -145,7 +145,7 @@ def test_corruption_before_the_end_is_reported(run: Path, tmp_path: Path) -> Non
     [
         (b"", FormatError, "is not a recorded run"),
         (b"PK\x03\x04 and more of another kind of file", FormatError, "is not a recorded run"),
-        (b"TUTTIRUN\x63\0\0\0", FormatError, "of format 99 and this release reads format 1"),
+        (b"TUTTIRUN\x63\0\0\0", FormatError, "of format 99, but this release reads format 1"),
         (start_bytes(), FormatError, "has no header"),
         (start_bytes() + block_bytes(item_bytes(Closed("why"))), FormatError, "has no header"),
         (start_bytes() + block_bytes(b"\xff\0\0\0what"), Damaged, "an item extends past the end of its block"),

@@ -63,7 +63,8 @@ class Driver:
 
     def snapshot(self) -> DriverSnapshot:
         transport: dict[str, object] = {"kind": "mesh", "peers": self.peers, "differing": self.differing}
-        return DriverSnapshot(12, 7, self.halted, self.suspected, 3, 2, 100, GatewayCounters(), transport)
+        quotas: dict[str, object] = {"waiting_bytes": 9, "throttled_us": {"feed": 5}}
+        return DriverSnapshot(12, 7, self.halted, self.suspected, 3, 2, 100, GatewayCounters(), transport, quotas)
 
 
 class Disk:
@@ -104,6 +105,7 @@ class Bench:
         self.identity = GatewayIdentity.of(config, b"j" * 16, "1", 1)
         self.stack, self.driver, self.disk, self.group = Stack(), Driver(), Disk(), Group()
         self.lanes = Lanes()
+        self.security: dict[str, object] = {}
 
     @property
     def documents(self) -> StatusDocuments:
@@ -119,7 +121,7 @@ class Bench:
             ),
             lookups=5,
             reads=(77, 2),
-            security={},
+            security=self.security,
             resident_bytes=2 << 20,
         )
         return StatusDocuments(snapshot)
@@ -151,11 +153,21 @@ def test_the_status_has_the_promised_fields() -> None:
     assert {"ingest", "committed", "unordered", "refused", "commit_us"} <= status.keys()
 
 
+def test_a_gateway_with_tokens_reports_their_quotas() -> None:
+    bench = Bench()
+    assert json.decode(bench.documents.status())["security"] == {}
+    bench.security = {"tokens": 1}
+    quotas = {"waiting_bytes": 9, "throttled_us": {"feed": 5}}
+    assert json.decode(bench.documents.status())["security"] == {"tokens": 1, "quotas": quotas}
+
+
 def test_a_reader_that_blocks_retention_is_reported() -> None:
-    bench = Bench(more='[retention]\ntime = "1d"\nkeep_for = ["archive", "late"]\n')
+    bench = Bench(more='[retention]\ntime = "1d"\nbytes = 400_000_000\nkeep_for = ["archive", "late"]\n')
     bench.stack.decided.readers["archive"] = 4
     bench.disk.held = BlockedSegments("late", 0, 1 << 20)
     assert json.decode(bench.documents.status())["retention"] == {
+        "bytes": 400_000_000,
+        "time_us": 86_400_000_000,
         "keep_for": {"archive": 4, "late": 0},
         "held_bytes": 1 << 20,
         "reason": bench.disk.held.message,

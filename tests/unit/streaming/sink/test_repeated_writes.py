@@ -89,7 +89,7 @@ def test_progress_of_another_producer_is_refused(last: bytes) -> None:
 def test_an_outdated_driver_is_refused() -> None:
     kinds: list[dict[str, Any]] = [{}, STREAM]
     for kind in kinds:
-        with pytest.raises(Fenced, match="micro-batch 5 of 'spark-q' comes after 6, which is in the log: another driver"):
+        with pytest.raises(Fenced, match="micro-batch 5 of 'spark-q' cannot follow 6, which is already in the log: another driver"):
             find_committed(write(6, **kind).progress(), write(5, at=8, **kind))
 
 

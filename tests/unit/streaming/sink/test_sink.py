@@ -290,7 +290,7 @@ def test_the_second_write_of_each_run_is_refused(log: Log, staging: list[FakeSta
 
 
 def test_a_write_in_foreach_batch_of_an_unknown_run_needs_a_name(log: Log) -> None:
-    with pytest.raises(UsageError, match="replaced the job group .* Give the write a writeId"):
+    with pytest.raises(UsageError, match=r"replaced the job group .* Give the write a writeId"):
         in_foreach_batch(log, "", 1)
     BatchSink(SinkOptions(URL, write_id="w")).commit([StagedRecords("p1", (part("t", 2),), {"t": 4}, "q", 3)])
     assert [name for name, _, _ in log.committed] == ["spark-q-w"]

@@ -75,7 +75,7 @@ def test_records_lost_while_a_micro_batch_is_planned_are_skipped_too() -> None:
         (part,) = partitions(log, log.frontier(), 0, 60, options)
     assert isinstance(part, RecordsPartition)
     assert (part.start, part.end) == (25, 60)
-    with pytest.raises(OffsetOutOfRange, match="set failOnDataLoss to false to skip them"):
+    with pytest.raises(OffsetOutOfRange, match="set failOnDataLoss to false to skip the removed records"):
         partitions(TrimmedLog(100), log.frontier()._replace(start=0), 0, 60, ReadOptions(gateways="tutti://h:1"))
 
 

@@ -73,7 +73,7 @@ def test_all_begin_at_the_start_of_the_first(tmp_path: Path) -> None:
     ("terms", "log", "begin", "message"),
     [
         (TERMS, "another", 10, "different logs, log and another"),
-        (TERMS, "log", 12, "are at offsets 10 and 12 of log log.*checkpoint"),
+        (TERMS, "log", 12, "are at different offsets, 10 and 12 of log log.*checkpoint"),
         ({"cut": "tick:2"}, "log", 10, "differ in option 'cut': tick:1 and tick:2"),
         ({}, "log", 10, "differ in option 'cut': tick:1 and not given"),
         ({"cut": "tick:1", "maxRecordsPerTrigger": "1"}, "log", 10, "differ in option 'maxRecordsPerTrigger': not given and 1"),
@@ -100,7 +100,7 @@ def test_a_started_run_accepts_no_new_member(tmp_path: Path) -> None:
     """Proves that a second query of the name is refused, and that the first continues."""
     leader, follower = joined(tmp_path, 2)
     assert leader.end(TERMS, "log", 0, told(5)) == 5
-    with pytest.raises(UsageError, match=r"another query.*lockstep 'x'.*a name that no other running query has"):
+    with pytest.raises(UsageError, match=r"another query.*lockstep name 'x'.*a name that no other running query has"):
         Lockstep("x", tmp_path).join()
     assert follower.end(TERMS, "log", 0, never) == 5
     assert leader.end(TERMS, "log", 5, told(8)) == follower.end(TERMS, "log", 5, never) == 8

@@ -108,7 +108,8 @@ export class Lines extends Plot {
     });
     this.fill = svg("path", { class: "area a" });
     this.paths = lines.map((_, at) => svg("path", { class: `line ${CLASSES[at]}` }));
-    this.marks.append(...(area ? [this.fill] : []), ...[...this.paths].reverse());
+    this.dots = lines.map((_, at) => svg("path", { class: `dot ${CLASSES[at]}` }));
+    this.marks.append(...(area ? [this.fill] : []), ...[...this.paths].reverse(), ...[...this.dots].reverse());
   }
 
   show(times_us, columns, gap_us) {
@@ -131,30 +132,35 @@ export class Lines extends Plot {
         svg("text", { x: LEFT - 6, y: place + 3.5, "text-anchor": "end" }, part === 0 ? "0" : top > 0 ? this.form(high * part) : ""));
     });
     this.grid.replaceChildren(...levels, ...this.times());
-    this.paths.forEach((path, at) => setAttribute(path, "d", this.path(this.values[at], y, false)));
-    if (this.area) setAttribute(this.fill, "d", this.path(this.values[0], y, true));
+    const place = ([x, value]) => `${x.toFixed(1)} ${y(value).toFixed(1)}`;
+    this.values.forEach((values, at) => {
+      const runs = this.runs(values), lines = runs.filter((run) => run.length > 1);
+      setAttribute(this.paths[at], "d", lines.map((run) => `M${run.map(place).join("L")}`).join(""));
+      // A line without length has no ink, except for its round ends.
+      setAttribute(this.dots[at], "d", runs.filter((run) => run.length === 1).map((run) => `M${place(run[0])}h0`).join(""));
+      if (this.area && at === 0) {
+        const base = y(0), ends = (run) => [run[0][0], run[run.length - 1][0]].map((x) => `${x.toFixed(1)} ${base}`);
+        setAttribute(this.fill, "d", lines.map((run) => `M${ends(run)[0]}L${run.map(place).join("L")}L${ends(run)[1]}Z`).join(""));
+      }
+    });
     this.drawCursor();
   }
 
-  // A line has gaps where values are missing; a single point is a dot.
-  path(values, y, closed) {
-    let drawn = "", run = [], last = null;
-    const end = () => {
-      if (run.length) {
-        const line = run.map(([x, high]) => `${x.toFixed(1)} ${high.toFixed(1)}`);
-        if (closed) drawn += `M${run[0][0].toFixed(1)} ${y(0)}L${line.join("L")}L${run[run.length - 1][0].toFixed(1)} ${y(0)}Z`;
-        else drawn += run.length > 1 ? `M${line.join("L")}` : `M${line[0]}h1.4`;
-      }
-      run = [];
-    };
+  // The runs of points [x, value] between gaps, where values are missing.
+  runs(values) {
+    const runs = [];
+    let run = null, last = null;
     this.times_us.forEach((time_us, at) => {
       if (time_us < this.span.from) return;
-      if (values[at] === null || (last !== null && time_us - last > this.gap_us)) end();
-      if (values[at] !== null && values[at] !== undefined) run.push([this.x(time_us), y(values[at])]);
+      const missing = values[at] === null || values[at] === undefined;
+      if (missing || (last !== null && time_us - last > this.gap_us)) run = null;
+      if (!missing) {
+        if (run === null) runs.push((run = []));
+        run.push([this.x(time_us), values[at]]);
+      }
       last = time_us;
     });
-    end();
-    return drawn;
+    return runs;
   }
 
   drawCursor() {

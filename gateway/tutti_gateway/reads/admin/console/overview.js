@@ -1,6 +1,7 @@
 // The overview page: state of the group, throughput and latency, and recent changes.
 
 import { get } from "./api.js";
+import { LAG_LATE, advice } from "./advice.js";
 import { Band, Lines, Span, describe } from "./chart.js";
 import { Table, h, setAttribute, setText } from "./dom.js";
 import { ago, bytes, clock, count, counted, micros, moment, short } from "./format.js";
@@ -29,10 +30,10 @@ export class Overview {
       this.facts,
       h("section", { "aria-labelledby": "h-group" }, h("div", { class: "head" }, h("h2", { id: "h-group" }, "Group"), this.groupNote), this.members.element),
       h("section", { "aria-labelledby": "h-time" },
-        h("div", { class: "head" }, h("h2", { id: "h-time" }, "Over time"), h("p", {}, "UTC"), h("div", { class: "right", role: "group", "aria-label": "Span of time" }, ...ranges)),
+        h("div", { class: "head" }, h("h2", { id: "h-time" }, "History"), h("p", {}, "UTC"), h("div", { class: "right", role: "group", "aria-label": "Span of time" }, ...ranges)),
         this.plots),
       h("section", { "aria-labelledby": "h-changes" }, h("div", { class: "head" }, h("h2", { id: "h-changes" }, "Views and states")), this.changes),
-      h("section", { "aria-labelledby": "h-queries" }, h("div", { class: "head" }, h("h2", { id: "h-queries" }, "Spark queries"), h("p", {}, "that tell this gateway")), this.queries.element));
+      h("section", { "aria-labelledby": "h-queries" }, h("div", { class: "head" }, h("h2", { id: "h-queries" }, "Spark queries"), h("p", {}, "that report to this gateway")), this.queries.element));
   }
 
   makeFacts() {
@@ -42,8 +43,9 @@ export class Overview {
       this.values[id] = { value, note, box: h("div", {}, h("dt", {}, title), value, note) };
       return this.values[id].box;
     };
-    this.facts = h("dl", { class: "facts" }, fact("rate", "Committed"), fact("latency", "Commit p99"), fact("frontier", "Frontier"),
-      fact("view", "View"), fact("lag", "Largest lag"), fact("undecided", "Undecided"), fact("disk", "Disk free"), fact("clients", "Clients"));
+    this.facts = h("dl", { class: "facts" }, fact("rate", "Committed records"), fact("latency", "Commit time (p99)"), fact("frontier", "Frontier"),
+      fact("view", "View"), fact("lag", "Largest lag"), fact("undecided", "Undecided frames"), fact("disk", "Free disk space"),
+      fact("retention", "Retention"), fact("clients", "Client sessions"));
     this.groupNote = h("p");
   }
 
@@ -61,15 +63,15 @@ export class Overview {
     const plot = (title, form, options, ...lines) => new Lines(title, span, lines, form, options);
     const rate = perSecond(short), flow = perSecond(sizes);
     this.lines = [
-      plot("Committed", rate, { area: true }, line("committed_records", "ordered"), line("unordered_records", "unordered")),
-      plot("Commit latency", micros, {}, line("commit_p99_us", "p99"), line("commit_p50_us", "p50")),
-      plot("Stages (p99)", micros, {}, line("sync_p99_us", "sync"), line("vote_p99_us", "vote"), line("decide_p99_us", "decide")),
-      plot("Taken in here", flow, { area: true }, line("ingest_bytes", "")),
-      plot("Written to disk", flow, { area: true }, line("disk_bytes", "")),
-      plot("Waiting", short, {}, line("undecided_frames", "undecided frames"), line("lag_max", "largest lag")),
-      plot("Read here", rate, { area: true }, line("read_records", "records")),
-      plot("Syncs", rate, {}, line("syncs", "")),
-      plot("Memory of the gateway", sizes, {}, line("resident_bytes", "")),
+      plot("Committed records", rate, { area: true }, line("committed_records", "ordered"), line("unordered_records", "unordered")),
+      plot("Commit time, from arrival to receipt", micros, {}, line("commit_p99_us", "p99"), line("commit_p50_us", "p50")),
+      plot("Stages of a commit (p99)", micros, {}, line("sync_p99_us", "sync"), line("vote_p99_us", "vote"), line("decide_p99_us", "decide")),
+      plot("Received from clients here", flow, { area: true }, line("ingest_bytes", "")),
+      plot("Written to disk here", flow, { area: true }, line("disk_bytes", "")),
+      plot("Backlog", short, {}, line("undecided_frames", "undecided frames"), line("lag_max", "largest lag")),
+      plot("Read by clients here", rate, { area: true }, line("read_records", "records")),
+      plot("Disk syncs here", rate, {}, line("syncs", "")),
+      plot("Memory of this gateway", sizes, {}, line("resident_bytes", "")),
     ];
     this.plots = h("div", { class: "plots" }, this.band.element, ...this.lines.map((one) => one.element));
   }
@@ -95,7 +97,7 @@ export class Overview {
     if (!status) return;
     this.showFacts(status, past);
     const lag = status.lag ?? {};
-    this.members.show((status.members ?? []).map((one) => ({ ...one, lag: lag[one.name] ?? one.lag, own: one.name === status.gateway })));
+    this.members.show((status.members ?? []).map((one) => ({ ...one, lag: lag[one.name] ?? one.lag, own: one.name === status.gateway, decides: status.state === "primary" })));
     const voters = (status.members ?? []).filter((one) => one.voter).length;
     setText(this.groupNote, `${counted(voters, "voter")}, ${counted(status.view?.members?.length ?? 0, "member")} in the view; a majority is ${Math.floor(voters / 2) + 1}`);
     this.queries.show(status.queries ?? []);
@@ -110,19 +112,27 @@ export class Overview {
   showFacts(status, past) {
     const p99 = past.last("commit_p99_us"), p50 = past.last("commit_p50_us");
     const unordered = past.lately("unordered_records");
-    this.fact("rate", `${short(past.lately("committed_records"))}/s`, unordered ? `and ${short(unordered)}/s unordered` : "records, in one order");
+    this.fact("rate", `${short(past.lately("committed_records"))}/s`, unordered ? `and ${short(unordered)}/s unordered` : "in one order");
     this.fact("latency", micros(p99), p50 === null ? "no records" : `p50 ${micros(p50)}`);
-    this.fact("frontier", count(status.frontier), status.start ? `from ${count(status.start)} on` : "next offset");
+    this.fact("frontier", count(status.frontier), status.start ? `the log begins at ${count(status.start)}` : "next offset");
     const view = status.view ?? {};
     this.fact("view", view.id ? view.text : "none", view.coordinator ? `${view.coordinator} coordinates` : "no coordinator", view.coordinator ? null : "warn");
     const lags = Object.entries(status.lag ?? {}).sort((one, other) => other[1] - one[1]);
     const [who, most] = lags[0] ?? ["", 0];
-    this.fact("lag", count(most), most ? `positions, ${who}` : "positions", most > 10000 ? "warn" : null);
+    this.fact("lag", count(most), most ? `positions, ${who}` : "positions", most > LAG_LATE ? "warn" : null);
     this.fact("undecided", count(status.undecided?.frames), bytes(status.undecided?.bytes));
     const disk = status.disk ?? {};
     this.fact("disk", bytes(disk.free_bytes), disk.failed ? "failed" : disk.low ? "too low: no records accepted" : `${count(past.lately("syncs"))} syncs/s`,
       disk.failed ? "bad" : disk.low ? "warn" : null);
+    this.showRetention(status.retention ?? {});
     this.fact("clients", count(status.sessions), counted(status.producers, "producer"));
+  }
+
+  showRetention(retention) {
+    const limits = [retention.time_us ? ago(retention.time_us) : "", retention.bytes ? bytes(retention.bytes) : ""].filter(Boolean);
+    const read = Object.keys(retention.keep_for ?? {}).length ? ["until read"] : [];
+    const note = retention.held_bytes ? `${bytes(retention.held_bytes)} unread` : [...limits.slice(1).map((limit) => `or ${limit}`), ...read].join(", ");
+    this.fact("retention", limits[0] ?? "keeps all", note || (limits.length ? "oldest go first" : "no limit is set"), retention.held_bytes ? "warn" : null);
   }
 
   showChanges(changes) {
@@ -177,13 +187,13 @@ function membersTable(app) {
     { title: "Gateway", cell: name },
     { title: "State", cell: state },
     { title: "Role", text: role },
-    { title: "Age", kind: "n", text: (row) => (row.age ? String(row.age) : "–") },
-    { title: "Frontier (position)", kind: "n", text: (row) => count(row.frontier) },
-    { title: "Lag", kind: "n", text: (row) => count(row.lag), level: (row) => (row.lag > 10000 ? "warn" : "") },
+    { title: "Age (1: oldest)", kind: "n", text: (row) => (row.age ? String(row.age) : "–") },
+    { title: "Decided position", kind: "n", text: (row) => count(row.frontier) },
+    { title: "Lag (positions)", kind: "n", text: (row) => count(row.lag), level: (row) => (row.lag > LAG_LATE ? "warn" : "") },
     { title: "Last message", kind: "n", text: (row) => (row.own ? "–" : row.heard_us < 0 ? "never" : row.heard_us < 1e6 ? "now" : `${ago(row.heard_us)} ago`), level: (row) => (row.state === "silent" ? "bad" : "") },
     { title: "Round trip", kind: "n", text: (row) => (row.own ? "–" : micros(row.round_trip_us || null)) },
     { title: "Address", text: (row) => row.address },
-    { title: "", kind: "grow", text: (row) => row.reason },
+    { title: "What to do", kind: "grow", text: advice },
   ], (row) => row.number, "No gateway is known yet.");
 }
 
@@ -197,5 +207,5 @@ export function queriesTable() {
     { title: "Seen", text: (row) => clock(row.seen_us) },
     { title: "Topics", text: (row) => (row.topics ?? []).join(", ") || "all" },
     { title: "", kind: "grow", text: (row) => row.trouble },
-  ], (row) => row.run, "No query tells this gateway how far it is.");
+  ], (row) => row.run, "No query reports its progress to this gateway.");
 }

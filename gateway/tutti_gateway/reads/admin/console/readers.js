@@ -20,7 +20,7 @@ export class Readers {
       { title: "", kind: "grow", text: () => "" },
     ], (row) => row.name, "No reader has saved an offset.");
     this.element = h("div", {},
-      h("section", { "aria-labelledby": "h-q" }, h("div", { class: "head" }, h("h2", { id: "h-q" }, "Spark queries"), h("p", {}, "that tell this gateway how far they are")), this.queries.element),
+      h("section", { "aria-labelledby": "h-q" }, h("div", { class: "head" }, h("h2", { id: "h-q" }, "Spark queries"), h("p", {}, "that report their progress to this gateway")), this.queries.element),
       h("section", { "aria-labelledby": "h-r" }, h("div", { class: "head" }, h("h2", { id: "h-r" }, "Named readers"), this.note), this.table.element));
   }
 

@@ -31,7 +31,7 @@ export class Records {
     this.key = h("input", { name: "key", placeholder: "any", autocomplete: "off", spellcheck: "false", size: 18 });
     this.place = h("input", { name: "place", placeholder: "newest", autocomplete: "off", spellcheck: "false", size: 26, "aria-describedby": "place-help" });
     this.form = h("form", { class: "search", role: "search" }, field("Topic", this.topic), field("Key", this.key), field("From offset or time", this.place), this.topics,
-      h("button", { type: "submit" }, "Look"), h("span", { id: "place-help", class: "tag" }, "1017, earliest, or 2026-01-31T12:00:00Z; empty: the newest"));
+      h("button", { type: "submit" }, "Show"), h("span", { id: "place-help", class: "tag" }, "1017, earliest, or 2026-01-31T12:00:00Z; empty: the newest"));
     this.form.addEventListener("submit", (event) => {
       event.preventDefault();
       const place = this.place.value.trim();

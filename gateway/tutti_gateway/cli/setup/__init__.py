@@ -1,0 +1,1 @@
+"""Commands that check configurations, and write files to start from."""

@@ -1,0 +1,134 @@
+"""Tests of sizes and times with a unit: each unit has its value, and any other text is rejected with the accepted units."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec import Meta, Struct
+
+from tutti.errors import ConfigError
+from tutti.toml.loader import load_struct
+from tutti.toml.units import SIZE_UNITS, TIME_UNITS, Duration, Milliseconds, Size, parse_quantity, units_of
+
+
+class Limits(Struct, frozen=True, forbid_unknown_fields=True):
+    """A size and a time with bounds, and a count."""
+
+    size: Annotated[Size, Meta(ge=1, le=2**60)] = 1
+    wait_ms: Annotated[Milliseconds, Meta(ge=0, le=3_600_000)] = 0
+    count: int = 0
+
+
+def loaded(tmp_path: Path, text: str) -> Limits:
+    file = tmp_path / "f.toml"
+    file.write_text(text)
+    return load_struct(file, Limits)
+
+
+@pytest.mark.parametrize(
+    ("text", "number"),
+    [
+        ("0B", 0),
+        ("7B", 7),
+        ("1KB", 1000),
+        ("128MB", 128_000_000),
+        ("2GB", 2_000_000_000),
+        ("3TB", 3_000_000_000_000),
+        ("64KiB", 65_536),
+        ("128MiB", 134_217_728),
+        ("1GiB", 1_073_741_824),
+        ("1TiB", 1_099_511_627_776),
+        ("007KB", 7000),
+    ],
+)
+def test_sizes(text: str, number: int) -> None:
+    assert parse_quantity(text, SIZE_UNITS) == number
+
+
+@pytest.mark.parametrize(
+    ("text", "number"), [("200ms", 200), ("10s", 10_000), ("5m", 300_000), ("36h", 129_600_000), ("90d", 7_776_000_000)]
+)
+def test_times(text: str, number: int) -> None:
+    assert parse_quantity(text, TIME_UNITS) == number
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "MB",
+        "128",
+        "128 MB",
+        " 128MB",
+        "128MB\n",
+        "-1MB",
+        "+1MB",
+        "1.5GB",
+        "1e3MB",
+        "0x1KB",
+        "1_000KB",
+        "128mb",
+        "128Mb",
+        "128M",
+        "1kB",
+        "1PB",
+        "10s",
+        "1MB1MB",
+        "\N{ARABIC-INDIC DIGIT ONE}MB",
+        "1" * 19 + "B",
+        "1MB\0",
+    ],
+)
+def test_any_other_text_is_no_size(text: str) -> None:
+    assert parse_quantity(text, SIZE_UNITS) is None
+
+
+@given(st.integers(0, 10**18 - 1), st.sampled_from(sorted(SIZE_UNITS)))
+def test_a_number_with_a_unit_is_that_many_units(number: int, unit: str) -> None:
+    assert parse_quantity(f"{number}{unit}", SIZE_UNITS) == number * SIZE_UNITS[unit]
+
+
+@given(st.text())
+def test_a_text_is_a_number_of_units_or_rejected(text: str) -> None:
+    number = parse_quantity(text, TIME_UNITS)
+    endings = [unit for unit in TIME_UNITS if text.endswith(unit) and text.removesuffix(unit).isdecimal()]
+    assert number is None or number == int(text.removesuffix(endings[0])) * TIME_UNITS[endings[0]]
+
+
+def test_a_plain_number_keeps_its_meaning(tmp_path: Path) -> None:
+    assert loaded(tmp_path, "size = 5\nwait_ms = 7\n") == Limits(5, 7)
+    assert loaded(tmp_path, 'size = "5KB"\nwait_ms = "7s"\n') == Limits(5000, 7000)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ('size = "-5MB"', "size is '-5MB': it takes a whole number from 1 to 1152921504606846976, or a number with a unit (B, KB,"),
+        ('size = "0B"', "size is '0B' (0): it takes a whole number from 1"),
+        ('size = "999999999999999999TiB"', "size is '999999999999999999TiB' (1099511627775999998900488372224): it takes"),
+        ('size = "10s"', "size is '10s': it takes"),
+        ("size = 1.5", "size is 1.5: it takes"),
+        ("size = true", "size is True: it takes"),
+        (
+            'wait_ms = "61m"',
+            "wait_ms is '61m' (3660000): it takes a whole number from 0 to 3600000, or a number with a unit (ms, s,",
+        ),
+        ('wait_ms = "1MB"', "wait_ms is '1MB': it takes"),
+        ('count = "1KB"', "count is '1KB': it takes"),
+    ],
+)
+def test_a_wrong_value_is_named_with_the_accepted_units(tmp_path: Path, text: str, said: str) -> None:
+    with pytest.raises(ConfigError) as error:
+        loaded(tmp_path, text)
+    assert str(error.value).startswith(f"{tmp_path}/f.toml:1: {said}")
+
+
+def test_only_sizes_and_times_have_units() -> None:
+    assert units_of(Size) == SIZE_UNITS
+    assert units_of(Annotated[Milliseconds, Meta(ge=1)]) == TIME_UNITS
+    for kind in (int, str, Duration, Annotated[int, Meta(ge=1)], Size | None):
+        assert units_of(kind) == {}
