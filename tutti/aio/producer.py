@@ -318,12 +318,17 @@ class AsyncProducer:
         """Deliver all records, then end the producer. Failures do not raise here, only at the end of `async with`."""
         if self._producer is None or self._closed:
             return
+        failed = await self._deliver()
+        await self._end(functools.partial(self._producer.__exit__, failed, None, None) if failed else self._producer.close)
+
+    async def _deliver(self) -> type[BaseException] | None:
+        """Wait for all outcomes. Return the exception type for `Producer.__exit__` if spooled records have no outcome in time."""
         try:
-            await self.flush(self._exit_timeout)
-        except BaseException as error:
-            await self._end(functools.partial(self._producer.__exit__, type(error), error, None))
+            left = await self.flush(self._exit_timeout)
+        except BaseException as error:  # cancelled: the producer has two seconds to deliver
+            await self._end(functools.partial(self._opened.__exit__, type(error), error, None))
             raise
-        await self._end(self._producer.close)
+        return TimeoutError if left else None
 
     async def _end(self, close: Callable[[], None]) -> None:
         """End the producer by calling `close` in a thread. Records that wait for space fail."""
@@ -343,11 +348,7 @@ class AsyncProducer:
         if self._closed:
             return
         if kind is None:
-            try:
-                await self.flush(self._exit_timeout)
-            except BaseException as stopped:  # cancelled: the producer has two seconds to deliver
-                await self._end(functools.partial(self._opened.__exit__, type(stopped), stopped, None))
-                raise
+            kind = await self._deliver()
         await self._end(functools.partial(self._opened.__exit__, kind, error, trace))
         for line in self._lines:
             if kind is None and line.first_refused is not None and not line.first_refused.seen:
