@@ -136,6 +136,20 @@ class InvariantViolated(TuttiError):
     """An invariant of the design (docs/design.md, section 9) would be violated. The gateway stops instead."""
 
 
+def install_remedy(extra: str = "", python: str = "") -> str:
+    """Return the remedy for a missing library: the command that installs Tutti with the extra that contains this library.
+
+    Every error about a missing library uses this function, so that one place knows that the package is not on PyPI.
+
+    Args:
+        extra: extra in pyproject.toml that contains the library; "" for a library that every installation needs.
+        python: interpreter to install the library for; "" for the one that `pip` on the search path belongs to.
+    """
+    pip = f"{python} -m pip" if python else "pip"
+    target = f"'.[{extra}]'" if extra else "."
+    return f"run {pip} install {target} in a checkout of Tutti, or name its wheel in place of the dot"
+
+
 def invariant(condition: object, message: str) -> None:
     """Raise `InvariantViolated` unless `condition` holds. Unlike `assert`, the check stays active under `python -O`."""
     if not condition:

@@ -6,9 +6,10 @@ import os
 import time
 from collections.abc import Iterator, Sequence
 from datetime import datetime
+from importlib import import_module
 from pathlib import Path
 from types import TracebackType
-from typing import Any, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 import pyarrow as pa
 
@@ -16,15 +17,19 @@ from tutti import limits
 from tutti.common.credentials import Credentials, given
 from tutti.common.deadlines import Deadline, check_seconds, check_wait
 from tutti.common.gateway_url import parse_url
-from tutti.data.frames.columns import check_columns
+from tutti.data.frames.columns import check_columns, schema_of
 from tutti.data.names import check_name
 from tutti.data.scan_request import ScanBatch, ScanRequest, check_topics
-from tutti.errors import OffsetOutOfRange, Unavailable, UsageError
+from tutti.errors import OffsetOutOfRange, Unavailable, UsageError, install_remedy
 from tutti.reading.cursor import Cursor, CursorProtocol
 from tutti.reading.lane_cursors import LaneCursors, find_lane
 from tutti.sources.files import FileSource, Paths
 from tutti.sources.flight import FlightSource
 from tutti.sources.source import Bound, Frontier, Source, resolve_bound, wait_for_log
+
+if TYPE_CHECKING:
+    import pandas as pd
+    import polars as pl
 
 
 class Record(NamedTuple):
@@ -122,6 +127,7 @@ class Reader:
         self._silent_since: float | None = None
         self._deadline = Deadline()
         self._closed = False
+        self._table_batches: list[pa.RecordBatch] = []  # batches that a failed `to_arrow` has read
         self._lane = ""
         self._unordered = ordering == "unordered"
         self._cursor = self._open_cursor(origin, start, end, connect_timeout)
@@ -246,6 +252,48 @@ class Reader:
                 mark = self._cursor.mark
                 yield record
 
+    def to_arrow(self) -> pa.Table:
+        """Read the rest of the range into one Arrow table, without copying the batches.
+
+        The table has the columns and types of the reader's batches, and no rows if the range has no records. The whole range is in
+        memory, so give `start`, `end` and `columns` to limit a large log. If an error ends the call, call it again: the second call
+        continues, and its table also has the records that the first call has read.
+
+        Raises:
+            UsageError: the reader has `follow`, or the reader is closed.
+            Unavailable: no gateway answered for `patience` seconds.
+        """
+        if self._follow:
+            raise UsageError(
+                "a reader with follow=True has no table, because it waits for new records: open a reader without follow"
+            )
+        self._check_open()
+        self._table_batches.extend(self)  # if an error ends the call, the list keeps the batches before the error
+        batches, self._table_batches = self._table_batches, []
+        return pa.Table.from_batches(batches, schema_of(self._columns))
+
+    def to_pandas(self) -> pd.DataFrame:
+        """Read the rest of the range into a pandas DataFrame, as `to_arrow` does; pandas then copies the columns.
+
+        Raises:
+            UsageError: pandas is not installed, the reader has `follow`, or the reader is closed.
+            Unavailable: no gateway answered for `patience` seconds.
+        """
+        _import_library("pandas")
+        frame: pd.DataFrame = self.to_arrow().to_pandas()
+        return frame
+
+    def to_polars(self) -> pl.DataFrame:
+        """Read the rest of the range into a Polars DataFrame, as `to_arrow` does. Polars copies only columns of text and bytes.
+
+        Raises:
+            UsageError: Polars is not installed, the reader has `follow`, or the reader is closed.
+            Unavailable: no gateway answered for `patience` seconds.
+        """
+        polars = _import_library("polars")
+        frame: pl.DataFrame = polars.from_arrow(self.to_arrow(), rechunk=False)
+        return frame
+
     def save(self) -> None:
         """Commit the position under the reader's name, durably. The next reader with that name begins at the committed position.
 
@@ -278,6 +326,7 @@ class Reader:
     def close(self) -> None:
         """Release connections and files. Afterwards, `position` and `end` stay valid, and every other call raises `UsageError`."""
         self._closed = True
+        self._table_batches.clear()
         self._cursor.close()
         self._source.close()
 
@@ -383,6 +432,18 @@ def records_of(found: ScanBatch) -> Iterator[tuple[int, Record]]:
     columns = {name: _values(found.batch.column(name), name) for name in found.batch.schema.names}
     for offset, *row in zip(found.offsets(), *columns.values(), strict=True):
         yield offset, Record(**dict(zip(columns, row, strict=True)))
+
+
+def _import_library(name: str) -> Any:
+    """Import the library of a `to_` method before the reader reads any records.
+
+    Raises:
+        UsageError: the library is not installed.
+    """
+    try:
+        return import_module(name)
+    except ImportError as error:
+        raise UsageError(f"to_{name}() needs the package {name}, which is not installed: {install_remedy(name)}") from error
 
 
 def _values(column: pa.Array[Any], name: str) -> list[Any]:

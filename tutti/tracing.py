@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 from tutti.batching.receipt import Header, OnDelivery, Receipt
-from tutti.errors import TuttiError, UsageError
+from tutti.errors import TuttiError, UsageError, install_remedy
 from tutti.producer import Producer
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ _NAME = "tutti"
 
 
 class TracedProducer(Producer):
-    """A `Producer` that creates an OpenTelemetry span for each send (`pip install tutti-ingest[otel]`).
+    """A `Producer` that creates an OpenTelemetry span for each send.
 
     The span lasts from the call to the record's outcome. The parent is the current span of the thread that calls `send`. Record
     headers contain the context of the span (`traceparent`, and other configured headers). `context_of` returns the context of a
@@ -30,7 +30,7 @@ class TracedProducer(Producer):
         tracer: creates the spans; the default is the tracer that the program has configured.
 
     Raises:
-        UsageError: OpenTelemetry is not installed.
+        UsageError: OpenTelemetry is not installed. The extra `otel` contains it.
     """
 
     def __init__(self, url: str, producer: str | None = None, *, tracer: Tracer | None = None, **options: Any) -> None:
@@ -38,7 +38,7 @@ class TracedProducer(Producer):
         try:
             from opentelemetry import propagate, trace  # noqa: PLC0415 - an optional dependency
         except ImportError as error:
-            raise UsageError("a TracedProducer needs OpenTelemetry: pip install 'tutti-ingest[otel]'") from error
+            raise UsageError(f"a TracedProducer needs OpenTelemetry: {install_remedy('otel')}") from error
         self._trace, self._inject = trace, propagate.inject
         self._tracer = tracer or trace.get_tracer(_NAME)
         super().__init__(url, producer, **options)
@@ -126,6 +126,6 @@ class TracedProducer(Producer):
         try:
             from opentelemetry import propagate  # noqa: PLC0415 - an optional dependency
         except ImportError as error:
-            raise UsageError("context_of needs OpenTelemetry: pip install 'tutti-ingest[otel]'") from error
+            raise UsageError(f"context_of needs OpenTelemetry: {install_remedy('otel')}") from error
         carrier = {name.lower(): value.decode("ascii", "replace") for name, value in headers or () if value is not None}
         return propagate.extract(carrier)

@@ -23,7 +23,7 @@ from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
 
-from tutti.errors import TuttiError, UsageError
+from tutti.errors import TuttiError, UsageError, install_remedy
 from tutti_spark.common import java, requirements
 
 #: Settings for Spark on one machine.
@@ -75,7 +75,7 @@ def spark_home() -> Path:
     """Return the directory of this interpreter's pyspark, which contains Spark's `bin` and `jars`."""
     found = find_spec("pyspark")
     if found is None or found.origin is None:
-        raise UsageError(f"pyspark is not installed in the environment of {sys.executable}: pip install 'tutti-ingest[spark]'")
+        raise UsageError(f"pyspark is not installed: {install_remedy('spark', sys.executable)}")
     return Path(found.origin).parent
 
 
@@ -91,7 +91,8 @@ def check_spark() -> None:
     except PackageNotFoundError:
         return  # pyspark has no pip metadata, so `requirements.check` checks the version when Spark runs
     if not requirements.SPARK.fits(found):
-        raise UsageError(f"pyspark in {home} is {found} ({requirements.SPARK} is needed): {sys.executable} {requirements.INSTALL}")
+        remedy = install_remedy("spark", sys.executable)
+        raise UsageError(f"pyspark in {home} is {found} ({requirements.SPARK} is needed): {remedy}")
 
 
 def spark_submit(job: Path | str, *arguments: str, master: str = "local[2]", conf: Mapping[str, str] | None = None) -> list[str]:

@@ -139,6 +139,16 @@ def unknown_targets(text: str, targets: set[str]) -> Iterator[str]:
             yield f"make {target}"
 
 
+def unknown_installs(text: str, extras: set[str]) -> Iterator[str]:
+    """Commands that install the project from an index, which does not have it, or with an extra that does not exist."""
+    for found in re.findall(r"install\s+(?:-\S+\s+)*['\"]?tutti-ingest\S*|tutti-ingest\[[\w,-]+\]", text):
+        yield f"{found}: name a checkout or a wheel"
+    for path, names in re.findall(r"install '([^'\[\n]+)\[([\w,-]+)\]'", text):
+        for extra in names.split(","):
+            if extra not in extras:
+                yield f"install {path}[{names}]: no extra {extra}"
+
+
 def links(text: str) -> Iterator[str]:
     """Relative links of a Markdown page."""
     for target in LINK.findall(text):

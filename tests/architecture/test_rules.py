@@ -40,6 +40,9 @@ IGNORE, NOQA, HOLLOW = "# type: ig" + "nore", "# no" + "qa", "assert " + "True"
         (lambda text: rules.missing_tests(text, {"test_x"}), "| `test_y` |\n", "| `test_x`, `unit/test_x.py`, test_y |\n"),
         (lambda text: rules.missing_tests(text, {"test_x"}), "| `test_x_...` |\n", "| `test_x` |\n"),
         (rules.machine_paths, f"{HOME}\n", "/home/spark/x, work/main\n"),
+        (lambda text: rules.unknown_installs(text, {"otel"}), "pip install 'tutti-ingest[otel]'", "pip install '.[otel]'"),
+        (lambda text: rules.unknown_installs(text, {"otel"}), "pip\ninstall tutti-ingest", "pip install ."),
+        (lambda text: rules.unknown_installs(text, {"otel"}), "pip install '.[otel,kafka]'", "pip install '/path/WHEEL[otel]'"),
         (lambda text: rules.unknown_targets(text, {"demo"}), "`make tea`", "`make demo`, and make sure"),
     ],
 )

@@ -96,7 +96,7 @@ def test_no_path_of_one_machine() -> None:
 @pytest.mark.parametrize(
     ("room", "extras"),
     [
-        ("tutti", ["archive", "gateway", "otel"]),
+        ("tutti", ["archive", "gateway", "otel", "pandas", "polars"]),
         ("gateway", ["gateway"]),
         ("gateway/tutti_gateway/cli", ["gateway", "demo"]),
         ("streaming", ["spark"]),
@@ -139,6 +139,25 @@ def test_pages_name_only_targets_that_exist() -> None:
     targets = make_targets()
     assert {"demo", "test", "check", "bench", "clean"} <= targets
     assert findings(pages, lambda text: rules.unknown_targets(text, targets)) == []
+
+
+def test_installs_name_a_checkout_or_a_wheel() -> None:
+    """Proves that no page or error names an index that does not have the package, and that errors use one function."""
+    extras = set(project()["project"]["optional-dependencies"])
+    shown = [path for path in files({".py", ".md", ".sh", ".ipynb"}) if path.parent != ROOT / "tests/architecture"]
+    assert findings(shown, lambda text: rules.unknown_installs(text, extras)) == []
+    code = [path for package in PACKAGES for path in files({".py"}, package)]
+    assert [path.name for path in code if "pip install" in path.read_text("utf-8")] == []
+    page = read("docs/how-to/install.md")
+    assert [extra for extra in extras if f"`{extra}`" not in page] == []
+
+
+def test_remedies_name_an_extra_that_exists() -> None:
+    extras = set(project()["project"]["optional-dependencies"])
+    code = "\n".join(path.read_text("utf-8") for package in PACKAGES for path in files({".py"}, package))
+    named = re.findall(r"install_remedy\(['\"]([\w-]+)['\"]", code)
+    assert len(named) > 5
+    assert set(named) <= extras
 
 
 def test_links_of_pages_lead_somewhere() -> None:

@@ -20,7 +20,7 @@ import pyarrow as pa
 from pyarrow import fs as arrow_fs
 
 from tutti import limits
-from tutti.errors import ConfigError, DiskFull, Unavailable, remedy
+from tutti.errors import ConfigError, DiskFull, Unavailable, install_remedy, remedy
 from tutti.log.files.disk_space import is_disk_full
 from tutti.runtime.backoff import Backoff
 from tutti.runtime.durable_files import open_file, sync_directory
@@ -131,7 +131,7 @@ def _by_fsspec(url: str, shown: str) -> tuple[arrow_fs.FileSystem, str]:
     try:
         from fsspec.core import url_to_fs  # noqa: PLC0415 - an optional dependency
     except ImportError as error:
-        raise ConfigError(f"{shown}: {scheme}:// needs the package fsspec: pip install 'tutti-ingest[archive]'") from error
+        raise ConfigError(f"{shown}: {scheme}:// needs the package fsspec: {install_remedy('archive')}") from error
     try:
         found, path = url_to_fs(url)
     except (ValueError, ImportError) as error:

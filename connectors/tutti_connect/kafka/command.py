@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 import click
 
-from tutti.errors import ConfigError
+from tutti.errors import ConfigError, install_remedy
 
 
 @click.command("kafka-in")
@@ -79,4 +79,4 @@ def _client() -> Iterator[None]:
     try:
         yield
     except ImportError as error:
-        raise ConfigError(f"{error}: install Kafka's client, pip install 'tutti-ingest[kafka]'") from error
+        raise ConfigError(f"{error}: to install Kafka's client, {install_remedy('kafka')}") from error

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 import click
 
-from tutti.errors import ConfigError
+from tutti.errors import ConfigError, install_remedy
 
 
 @click.command("zeromq-in")
@@ -72,4 +72,4 @@ def _library() -> Iterator[None]:
     try:
         yield
     except ImportError as error:
-        raise ConfigError(f"{error}: install ZeroMQ's library, pip install 'tutti-ingest[zeromq]'") from error
+        raise ConfigError(f"{error}: to install ZeroMQ's library, {install_remedy('zeromq')}") from error

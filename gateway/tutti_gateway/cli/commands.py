@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 import click
 
-from tutti.errors import TuttiError, UsageError
+from tutti.errors import TuttiError, UsageError, install_remedy
 from tutti_gateway.cli.lazy_group import CommandPath, LazyGroup
 
 #: Commands by name, with the summaries that `tutti --help` lists, in sections. A module is imported only when its command runs.
@@ -144,8 +144,7 @@ def run(arguments: Sequence[str]) -> int:
         return _fail(_system_text(error), 1)
     except Exception as error:
         if isinstance(error, ModuleNotFoundError) and (extra := EXTRAS.get((error.name or "").partition(".")[0])) is not None:
-            package = f"'tutti-ingest[{extra}]'" if extra else "tutti-ingest"
-            return _fail(f"this command needs {error.name}, which is not installed: pip install {package}", 2)
+            return _fail(f"this command needs {error.name}, which is not installed: {install_remedy(extra)}", 2)
         if os.environ.get("TUTTI_TRACEBACK"):
             raise
         kind = type(error).__name__

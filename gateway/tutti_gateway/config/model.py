@@ -79,6 +79,15 @@ class Log(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         Size,
         Meta(ge=limits.SEGMENT_BYTES_MIN, le=2**31 - common_limits.MIB, description="size of a segment file, bytes"),
     ] = common_limits.SEGMENT_BYTES
+    first_segment_bytes: Annotated[
+        Size,
+        Meta(
+            ge=0,
+            le=2**31 - common_limits.MIB,
+            description="size of the first segment file, bytes; each later segment is twice as large as the previous one, up to "
+            "`segment_bytes`, and `prepared_segments` must be 0; 0: all segments have `segment_bytes`",
+        ),
+    ] = 0
     prepared_segments: Annotated[
         int, Meta(ge=0, le=64, description="number of zero-filled segments to prepare while the disk is idle")
     ] = common_limits.PREPARED_SEGMENTS

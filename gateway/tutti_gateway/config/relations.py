@@ -69,8 +69,22 @@ class Relations:
             self._mistake(("timers", "tick_ms"), what, "make it at least as long as a heartbeat")
         if self._good("limits", "undecided_bytes") and self._good("log", "disk_low_bytes"):
             self._disk_low(config.limits.undecided_bytes + common_limits.RESERVED_BYTES, config.log.disk_low_bytes)
+        self._first_segment()
         self._retention()
         self._memory()
+
+    def _first_segment(self) -> None:
+        """Check that segments can grow from the first size to the full size. Prepared segments have the full size only."""
+        log, path = self._config.log, ("log", "first_segment_bytes")
+        first = log.first_segment_bytes
+        if not first or not all(self._good("log", key) for key in ("first_segment_bytes", "segment_bytes", "prepared_segments")):
+            return
+        if not limits.FIRST_SEGMENT_BYTES_MIN <= first <= log.segment_bytes:
+            do = f"write {limits.FIRST_SEGMENT_BYTES_MIN} to {log.segment_bytes} (segment_bytes), or 0"
+            self._mistake(path, f"is {first}", do)
+        if log.prepared_segments:
+            what = f"is {log.prepared_segments}, but segments with first_segment_bytes = {first} have several sizes"
+            self._mistake(("log", "prepared_segments"), what, "write 0, or remove first_segment_bytes")
 
     def _retention(self) -> None:
         """Check the retention limits. A size limit needs two segments, because the newest segment is never removed."""

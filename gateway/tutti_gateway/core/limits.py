@@ -199,6 +199,7 @@ LANES_QUARANTINED_MAX = 4  # number of quarantined lanes that are kept: the newe
 
 # Log
 SEGMENT_BYTES_MIN = 32 * MIB
+FIRST_SEGMENT_BYTES_MIN = MIB  # smallest first segment that a configuration may set
 LANE_SEGMENT_BYTES = 32 * MIB
 # size of a lane's first segment, which is small because there may be many lanes; each next segment is twice as large as the last
 LANE_SEGMENT_BYTES_FIRST = MIB

@@ -217,10 +217,12 @@ class Driver:
     def may_read(self, routing: bytes) -> bool:
         """True if the client port may read a connection: the memory for batches that wait for a quota has space."""
         session = self.sessions.at(routing)
+        # A connection without a session is always read, because only its Hello shows which token and quota apply.
         return session is None or self._quotas.may_read(session.access)
 
     def wait_us(self) -> int:
         """Return the time until the next timer or the next batch that waits for a quota, us, at most the poll interval."""
+        # A due batch must not end the sleep while the port is not drained, because the loop would spin without progress.
         due_us = self._quotas.next_us() if self.accepts_messages else None
         if due_us is None or (self._timer_us is not None and self._timer_us < due_us):
             due_us = self._timer_us
@@ -270,6 +272,7 @@ class Driver:
                 elif isinstance(item, SpaceChanged):
                     self.disk_low = item.reason if item.low else ""
                 elif isinstance(item, Persisted):
+                    # Vote times are stored before the step, because in a group of one the same step decides the frames.
                     self._voted += self._in_flight.pop_voted(item.token, now.mono_us)
                 events.append(item)
         if inputs:
@@ -282,6 +285,7 @@ class Driver:
             for event in self._request_handler.receive(messages, now.mono_us):
                 self._step(event)
         if self.accepts_messages:
+            # Batches that waited for a quota obey the limits of undecided work too; otherwise they would bypass the back-pressure.
             for event in self._request_handler.pop_due(now.mono_us):
                 self._step(event)
         self.flush()
@@ -303,6 +307,7 @@ class Driver:
     def drop_clients(self) -> None:
         """End all sessions, after all connections were closed."""
         self._now = self._clock.now()
+        # Waiting batches of ended sessions would keep their memory until the quota reaches them, but memory is short now.
         self._quotas.clear()
         for session in self.sessions.clear():
             self._step(self._request_handler.end(session.number))
@@ -329,6 +334,7 @@ class Driver:
             self._unordered_in_flight.track(event.frames, self._now.mono_us)
         handlers = self._handlers
         for action in self._stack.step(event, self._now):
+            # An action without a handler raises KeyError and ends the process, because a lost action could lose a record.
             handlers[type(action)](action)
 
     @cached_property
@@ -387,6 +393,7 @@ class Driver:
         return lambda action: self._disk_actions.append((put, action))
 
     def _reply(self, action: Reply) -> None:
+        # Only unordered batches need the session here, so replies of the ordered log save the lookup.
         session = self.sessions.get(action.session) if len(self._unordered_in_flight) else None
         if session is not None and session.form == SUBMIT_UNORDERED:
             self._committed_unordered += self._unordered_in_flight.pop_answered(action.answers)
@@ -406,6 +413,7 @@ class Driver:
             last > self.position and run.next_offset >= self.offset, f"the frontier would move back from {self.position} to {last}"
         )
         self.position, self.offset = last, run.next_offset
+        # A decision needs the vote of every member of the view (atomic, A2), so no member blocks the group after a decision.
         self._blocking.clear()
         # Publish the frontier before any receipt is sent, so that a client with the receipt of a record can read the record.
         self._frontier(last, run.next_offset)
@@ -417,6 +425,7 @@ class Driver:
                 counters.frames_committed += 1
                 counters.records_committed += frame.count
             elif frame.kind == Kind.FORGET:
+                # Producer numbers in lanes come from the ordered log (lanes, U22), so a FORGET there also applies to the lanes.
                 self._lanes.forget(decode_body(ForgetBody, frame.body).producers)
         committed, decided = self._in_flight.pop_decided(run.frames)
         self._committed_batches += committed
@@ -474,6 +483,7 @@ class Driver:
 
     def _measure(self) -> None:
         """Add the latencies of this iteration's batches to the histograms."""
+        # Latencies include the sends of an iteration, so the clock is read again instead of using `self._now`.
         now_us, counters = self._clock.mono_us(), self.counters
         for since, histogram in (
             (self._committed_batches, counters.commit_us),

@@ -77,6 +77,7 @@ class Loop:
             if inputs:
                 driver.run_once((), inputs)  # replies that are ready are sent before new client messages are read
             messages: list[Message] = []
+            # The limits are checked again after the poll, because messages of other gateways may have filled the undecided window.
             if port.fd in ready and driver.accepts_messages:
                 messages = port.drain(limits.DRAIN_MESSAGES_MAX, limits.DRAIN_BYTES_MAX)
             elif port.writable_fd in ready:
@@ -111,6 +112,7 @@ class Loop:
     def _sleep_ms(self) -> int:
         """Return the time until the next timer of the driver or the transport, ms."""
         wait_us, transport_us = self._driver.wait_us(), self._transport.next_us()
+        # Milliseconds are rounded up: with a timeout of 0 just before a timer, the loop would spin until the timer is due.
         return -(-(wait_us if transport_us is None else min(wait_us, transport_us)) // US_PER_MS)
 
     def _housekeeping(self, now: float) -> None:
@@ -144,4 +146,5 @@ class Loop:
             self._log.error("memory is above its limit: all connections of other gateways are closed", resident_bytes=resident)
             self._transport.release_memory()
         self._clients_closed = not self._clients_closed
+        # The next check measures resident memory, which falls only when glibc returns the free pages to the system.
         malloc.release_free_memory()

@@ -42,6 +42,7 @@ def run(config: Config, record: str = "") -> int:
     raise_limit()
     wait_free(
         {
+            # A port in use ends the start with one clear error here; the reads process alone would only restart again and again.
             "clients": config.client_address,
             "the group": config.group_address,
             "reads": config.reads_address,
@@ -53,6 +54,7 @@ def run(config: Config, record: str = "") -> int:
         ports = [config.reads_address, config.admin_address]
         status_socket = opened.enter_context(contextlib.closing(StatusSocketServer()))
         fds = [notifier.read_fd, status_socket.child_fd]
+        # The child inherits these two descriptors, so both ends exist before the child starts and outlive its restarts.
         reads = Supervisor(_reads_command(config, *fds), fds, ports, encrypted=config.security.has_tls)
         opened.callback(reads.stop)
         # A new directory has no records to read, and a refused directory must not be served.
@@ -61,6 +63,7 @@ def run(config: Config, record: str = "") -> int:
         from tutti_gateway.node.process import Gateway  # noqa: PLC0415 - imported late, so that the reads process starts first
 
         gateway = Gateway(config, reads, notifier, status_socket, opened, record)
+        # Python's default switch interval of 5 ms is longer than ten commits take, so waiting threads would delay each commit.
         sys.setswitchinterval(limits.SWITCH_INTERVAL_US / US)
         gateway.handle_signals()
         return gateway.run()
@@ -75,6 +78,7 @@ def _holds_our_log(config: Config) -> bool:
     try:
         identity = json.loads(Path(config.data, IDENTITY).read_bytes())
         with Path(config.data, LOCK).open("rb") as lock:
+            # A shared lock fails only while another process holds the directory, and closing the file releases the lock at once.
             fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except (OSError, ValueError, RecursionError):
         return False
@@ -95,6 +99,7 @@ def _reads_command(config: Config, notify_fd: int, status_fd: int) -> list[str]:
         *("--advertise", str(Address(config.advertised_address.host, config.reads_address.port))),
         *("--notify-fd", str(notify_fd)),
         *("--status-fd", str(status_fd)),
+        # The child compares this number with its parent's, because the gateway may be killed before the child asks for SIGKILL.
         *("--parent", str(os.getpid())),
         *_security_options(config),
     ]

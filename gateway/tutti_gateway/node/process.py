@@ -114,9 +114,11 @@ class Gateway:
         self._clock_apart = False
         self._waited_s = 0
         self._reads = reads
+        # The log and the lanes share one storage object, so that both date their snapshot files by the group's clock (log, D29).
         self._storage = Storage()
         name, group = config.name, config.group
         with _remedy_named(config):
+            # The lock on the directory is held from before recovery until all disk threads have ended (log, D7).
             self._directory = open_directory(config.data, gateway=name, group=group.name)
         opened.callback(self._close_directory)
         self._keyring, self._tokens = _security(config)
@@ -135,6 +137,7 @@ class Gateway:
         self._disk = LogThread(writer, self._inbox.put, notifier.notify, log)
         lanes = self._open_lanes(options, notifier, opened)
         path = self._directory.path
+        # Both lookups open their log at the first duplicate, because a new directory has neither a log nor a lane yet.
         self._lookups = DuplicateLookup(lambda: LogReader(path), self._inbox.put, log)
         # The lookup in a lane is by epoch, because the sequences of each epoch start at 1.
         self._lane_lookups = DuplicateLookup(
@@ -216,6 +219,7 @@ class Gateway:
 
     def _make_driver(self, writer: LogWriter, observed: Callable[[Stack], interfaces.Stack]) -> Driver:
         config = self._config
+        # The stack seeds the generator with the entropy in `Started`, so the replay of a recording draws the same numbers.
         stack = Stack(Random, _stack_config(config))
         survey = self._group = GroupStatus(stack)
         clock = Clock()
@@ -312,7 +316,9 @@ class Gateway:
                 self._reads.stop_restarting()
                 self._log.info("stopping: no new records are accepted, undecided ones are finished")
                 self._driver.leave()
+                # A stack that stops within `leave` ends the loop at once, without another sleep of up to half a second.
                 return self._driver.stopped
+        # The ready line promises writes and reads, so the group must be primary and the reads process must accept connections.
         if not self._ready_printed and self._reads.ready and not self._driver.halted and self._group.state == PRIMARY:
             self._ready_printed = True
             self._print_ready()
@@ -341,6 +347,7 @@ class Gateway:
         self._port.close()  # the port closes before the slow steps, so that clients reconnect to other gateways at once
         driver = self._driver
         if driver.removed:
+            # The mark keeps every later process off the disk, which a forced roster has excluded from the group (membership, M25).
             self._directory.mark_left(driver.removed)
         orderly = driver.stopped and not driver.halted
         if driver.stopped or driver.halted:
@@ -348,6 +355,7 @@ class Gateway:
         else:
             why = "second signal" if self._signals > 1 else f"undecided records were not decided within {self._stop_us // US} s"
         self._log.info("stopped", why=why, frontier=driver.offset, undecided_frames=driver.undecided_frames)
+        # A second signal is the operator's choice not to wait, so the exit code reports no failure.
         return 0 if orderly or (self._signals > 1 and not driver.halted) else FAILED
 
     def _hurry(self) -> bool:
@@ -372,8 +380,10 @@ class Gateway:
         def on_signal(_number: int, _frame: FrameType | None) -> None:
             self._signals += 1
             self._reads.stop_restarting()
+            # Python resumes an interrupted poll after a signal handler (PEP 475), so only the eventfd ends the sleep of the loop.
             self._inbox.wake()
 
+        # Python installs signal handlers only in the main thread; a gateway in another thread runs without handlers.
         if threading.current_thread() is threading.main_thread():
             self._handlers = {number: signal.signal(number, on_signal) for number in (signal.SIGTERM, signal.SIGINT)}
 
@@ -398,8 +408,8 @@ def _security(config: Config) -> tuple[Keyring | None, Tokens | None]:
 
 
 def stop_us_max(heartbeat_us: int) -> int:
-    """Return the time limit of an orderly stop, us: at least 30 s, and two heartbeats more than the stack waits for other "
-    "gateways.
+    """Return the time limit of an orderly stop, us: at least 30 s, and two heartbeats more than the stack waits for other
+    gateways.
     """
     return max(common_limits.STOP_US_MAX, (limits.LEAVE_HEARTBEATS + 2) * heartbeat_us)
 
@@ -410,6 +420,7 @@ def check_free_space(directory: DataDirectory, options: LogOptions) -> None:
     Raises:
         DiskFull: the disk has less free space than a segment needs.
     """
+    # A prepared segment or the reserve file can become the first segment, which then needs no free space.
     if prepared_paths(directory.path) or os.path.exists(os.path.join(directory.path, RESERVE)):
         return
     free = directory.storage.free_bytes(directory.path)
@@ -437,6 +448,7 @@ def _log_options(config: Config) -> LogOptions:
     log, retention = config.log, config.retention
     return LogOptions(
         segment_bytes=log.segment_bytes,
+        first_segment_bytes=log.first_segment_bytes,
         prepared_segments=log.prepared_segments,
         disk_low_bytes=log.disk_low_bytes,
         retention_bytes=retention.bytes,

@@ -77,6 +77,7 @@ def listen(address: str, what: str) -> socket.socket:
             host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
         )[0]
         listener = socket.socket(family, kind, protocol)  # without an explicit protocol, asyncio does not set TCP_NODELAY
+        # Without SO_REUSEADDR, a restarted reads process could not bind its port while old connections are in TIME_WAIT.
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind(socket_address)
         listener.listen(limits.HTTP_CONNECTIONS_MAX)  # the backlog holds connections until the server starts
@@ -119,6 +120,7 @@ class Process:
                 f"the reads port {options.reads} cannot be opened ({error}); "
                 "end the process that uses it, or give the gateway another port"
             ) from error
+        # With port 0 the system chooses the port, so the own address is known only after the server has bound the port.
         own = _location(host, self.server.port, guard)
         self.peers.own = f"{own.partition('://')[0]}://{options.advertise}" if options.advertise else own
         browser = RecordBrowser(self.reader, self.gateway.report_corruption)
@@ -154,6 +156,7 @@ class Process:
                 LOG.error("the reads process exceeds its memory limit; it ends and is restarted", extra={"fields": fields})
                 return 1
             self._check_liveness()
+            # The Flight library takes a certificate only when a server is created, so a new certificate needs a new process.
             if self._certificate_renewed():
                 break
             self._fd_guard.check()
@@ -196,6 +199,7 @@ class Process:
 
     def _stop(self) -> None:
         """End the streams with an error that contains the reason, then stop the servers."""
+        # The watch stops first, because streams that wait for the frontier would otherwise keep the shutdown of the server waiting.
         self.watch.stop()
         self.peers.stop()
         self._history.stop()
@@ -203,6 +207,7 @@ class Process:
         ending.start()
         self.admin.stop()
         ending.join(timeout=limits.READS_STOP_US_MAX / US)
+        # The link closes last, because pages that are still being built request the gateway's status.
         self.gateway.close()
 
 
@@ -222,12 +227,14 @@ def _sigterm_within(seconds: float) -> bool:
 
 def _terminate() -> None:
     LOG.info("the gateway has ended; the reads process ends too")
+    # The watcher thread signals the main thread with SIGTERM, because only the main thread can stop the servers in order.
     os.kill(os.getpid(), signal.SIGTERM)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the process. Return the exit code: 0 after SIGTERM, else the exit code of the error."""
     if arguments is None:
+        # The first use of pyarrow would import an installed pandas, which takes 45 MB and a third of a second.
         block_pandas()
     options = parse(sys.argv[1:] if arguments is None else arguments)
     if options.parent is not None:
@@ -236,6 +243,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C also signals this process, but the gateway decides when it ends
     process_memory.tune()
+    # Descriptors are reserved before any connection exists, so that segments can be opened when connections use all others.
     reserved_fds.reserve_descriptors()
     for variable in (FILE_VARIABLE, TOKEN_VARIABLE):
         os.environ.pop(variable, None)  # authenticate with the gateway's key, never with an operator's token

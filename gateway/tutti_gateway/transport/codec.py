@@ -88,6 +88,7 @@ def decode_refusal(data: Buffer) -> Refusal:
         refusal = _REFUSALS.decode(memoryview(data)[1:])
     except _DECODE_ERRORS as error:
         raise FormatError(f"a refusal is malformed: {error}") from error
+    # A refusal is text of a peer, and control characters in the log could forge lines or change a terminal.
     if len(data) > limits.REFUSAL_BYTES_MAX or not f"{refusal.group}{refusal.gateway}{refusal.reason}".isprintable():
         raise FormatError(f"a refusal of {len(data)} bytes is too long, or has unprintable characters")
     return refusal
@@ -103,6 +104,7 @@ def encode(message: Message, *, single_part: bool = False) -> list[Buffer]:
     frames = message.frames
     head = _ENCODER.encode(msgspec.structs.replace(message, frames=()))
     joined_max = common_limits.BODY_BYTES_MAX if single_part else limits.JOINED_BODY_BYTES_MAX
+    # Both ends compare body lengths with one limit, so a single mode tells the receiver which bodies are separate parts.
     mode = SEPARATE if any(frame.body_length > joined_max for frame in frames) else JOINED
     first: list[Buffer] = [_PREFIX.pack(FRAMES, mode, len(frames), len(head)), head, _PADDING[-len(head) & 7]]
     bodies: list[Buffer] = []

@@ -68,6 +68,7 @@ def _group_mismatch(mine: Introduction, theirs: Introduction) -> str:
 
 
 def _name_conflict(mine: Introduction, theirs: Introduction) -> str:
+    # The incarnation is compared before the name, because a copied directory may run under a different name.
     if theirs.incarnation == mine.incarnation:
         if theirs.process == mine.process:
             return f"gateway {mine.gateway!r} is connected to itself: an address in group.members is its own"
@@ -84,6 +85,7 @@ def _name_conflict(mine: Introduction, theirs: Introduction) -> str:
 
 
 def _log_mismatch(mine: Introduction, theirs: Introduction) -> str:
+    # A gateway with a blank disk has no log yet, but must join a group that has one.
     if not mine.log or not theirs.log or mine.log == theirs.log:
         return ""
     return (
@@ -153,6 +155,7 @@ def _shown(text: str | None) -> str:
 
 def malformed_reason(theirs: Introduction) -> str:
     """Return the reason why an introduction is invalid; empty if it is valid."""
+    # The text for the operator repeats names and addresses of the peer, so every field has a limit and no control characters.
     if not all(is_name(name) for name in (theirs.group, theirs.gateway, *theirs.configured, *theirs.timers)):
         return "a name in an introduction is invalid: it is empty, too long, or has characters that names cannot have"
     if len(theirs.configured) > common_limits.ROSTER_MAX:

@@ -88,8 +88,8 @@ class InboundPeers:
         self.reassess()
 
     def reassess(self) -> None:
-        """Determine the numbers of all peers again, because this gateway's number, its log, or the numbers in its log have "
-        "changed.
+        """Determine the numbers of all peers again, because this gateway's number, its log, or the numbers in its log have
+        changed.
         """
         for peer in self._peers.values():
             # If this gateway had no log before, a peer with a different log is refused only from now on.
@@ -98,6 +98,7 @@ class InboundPeers:
     def unlisted(self) -> dict[int, tuple[str, str]]:
         """Return the active peers with a number that this log does not have: number -> (name, address)."""
         since_us = self._clock_us() - limits.GUEST_SILENT_US
+        # A peer that is silent for a minute gets no link, because a removed gateway would otherwise keep its link permanently.
         peers = [peer for peer in self._peers.values() if peer.number and not self._is_listed(peer.number)]
         return {peer.number: (peer.name, peer.introduction.address) for peer in peers if peer.last_received_us > since_us}
 
@@ -135,11 +136,13 @@ class InboundPeers:
         now = self._clock_us()
         number = self._number(introduction)
         if number:
+            # The connected process wins, because a later one is probably a copied directory or a second start (transport, T9).
             duplicate = self._duplicate(routing, introduction, broke_us, is_open)
             if duplicate is not None:
                 self._peers.pop(routing, None)
                 reason = duplicate_reason(duplicate.introduction, introduction)
                 return Verdict(reason=reason, refusal=reason)
+        # The limit of 256 exceeds two connections of each gateway in the largest group, as old ones may linger.
         if routing not in self._peers and len(self._peers) >= limits.MESH_INTRODUCED_MAX:
             # Forget the longest silent peer. Its connection stays open, and its next message makes it introduce itself again.
             del self._peers[min(self._peers, key=lambda one: self._peers[one].last_received_us)]

@@ -44,6 +44,7 @@ class Introduction(msgspec.Struct, frozen=True, kw_only=True):
     log: bytes = b""
     process: bytes = b""
     address: str = ""
+    # msgspec copies an empty default for each instance, so an empty dict is a safe default.
     configured: dict[str, str] = {}
     timers: dict[str, str] = {}
     seal: bytes = b""

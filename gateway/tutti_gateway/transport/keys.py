@@ -91,6 +91,7 @@ def generate(directory: str | Path, gateways: Iterable[str]) -> list[Path]:
     make_directory(folder, 0o777)  # readable by all users (subject to the umask), because each secret file has its own mode
     created = [new_keys(name) for name in names]
     for keys, path in zip(created, secrets, strict=True):
+        # Each secret file is created with O_EXCL, so two runs at the same time cannot overwrite each other's secret keys.
         write_new(path, _secret_text(keys), 0o600)
     write_public(public, known | {keys.gateway: keys.public for keys in created})
     return [*secrets, public]
@@ -113,6 +114,7 @@ def _secret_text(keys: Keys) -> str:
 
 
 def _public_text(keys: Mapping[str, str]) -> str:
+    # TOML reads a dot in a bare key as a nested table, so names with dots are quoted.
     lines = "".join(f'"{name}" = "{key}"\n' if "." in name else f'{name} = "{key}"\n' for name, key in sorted(keys.items()))
     header = "# Public keys of the gateways of a group: the same file on every host. Gateways with other keys are rejected.\n"
     return f"{header}[gateways]\n{lines}"
@@ -170,6 +172,7 @@ def read_public(path: str | Path) -> dict[str, str]:
             raise ConfigError(f"{path}: {error}") from None
         if not _is_key(key):
             raise ConfigError(f"{path}: the key of {name} is {key!r}: a key has {KEY_CHARACTERS} Z85 characters")
+        # A key identifies its gateway (transport, T13), so two names with one key could each act as the other.
         if key in owner:
             raise ConfigError(f"{path}: {owner[key]} and {name} have the same key: give each its own with `tutti keys new`")
         owner[key] = name
@@ -254,6 +257,7 @@ class Keyring:
         Raises:
             ConfigError: a file is invalid, or does not belong to this gateway; the message has the remedy.
         """
+        # Swapped paths are found first, because each file alone would get an error with the wrong remedy.
         _check_not_swapped(secret_path, public_path)
         own = read_secret(secret_path)
         if own.gateway != gateway:

@@ -26,6 +26,7 @@ class TroubleLog:
         if reported_us is not None and now_us - reported_us < common_limits.WARNING_REPEAT_US:
             self.suppressed += 1
             return
+        # Unknown peers can cause any number of different texts, so the number of remembered problems has a limit.
         if reported_us is None and len(self._reported_us) >= limits.CONNECTION_PROBLEMS_MAX and not self._forget_old(now_us):
             self.suppressed += 1
             return

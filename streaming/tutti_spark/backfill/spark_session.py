@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
-from tutti.errors import UsageError
+from tutti.errors import UsageError, install_remedy
 from tutti_spark.backfill.tables import DELTA_SETTINGS
 from tutti_spark.common import java
 from tutti_spark.launch import LOCAL_SETTINGS, spark_environment, spark_home
@@ -42,7 +42,7 @@ def check_spark() -> None:
         Unavailable: Java is missing or too old.
     """
     if find_spec("pyspark") is None:
-        raise UsageError("`tutti backfill` runs on Spark, and pyspark is not installed: pip install 'tutti-ingest[spark]'")
+        raise UsageError(f"`tutti backfill` runs on Spark, and pyspark is not installed: {install_remedy('spark')}")
     if not _submitted():
         check_pyspark()
         java.check(spark_home())

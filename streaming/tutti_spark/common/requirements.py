@@ -47,7 +47,6 @@ PACKAGES = {
 #: Packages that the functions of a job may need. They may be missing, but a version outside of the range is an error.
 OPTIONAL = {"pandas": VersionRange("2.2", "3"), "protobuf": VersionRange("6.33")}
 MODULES = ("pyspark_tutti", "tutti_spark", "tutti")
-INSTALL = "-m pip install 'tutti-ingest[spark]'"
 
 
 def numbers(text: str) -> tuple[int, ...]:
@@ -109,11 +108,11 @@ def check() -> None:
     if not SPARK.fits(spark):
         wrong.append(f"pyspark is {spark} ({SPARK} is needed)")
     if wrong:
-        from tutti.errors import UsageError
+        from tutti.errors import UsageError, install_remedy
 
         raise UsageError(
             f"{sys.executable} on host {found['host']}, which Spark starts for Python, cannot read from Tutti: {'; '.join(wrong)}. "
-            f"Install the requirements there ({sys.executable} {INSTALL}), or set PYSPARK_PYTHON to a Python that has them"
+            f"On that host, {install_remedy('spark', sys.executable)}; or set PYSPARK_PYTHON to a Python that has them"
         )
 
 

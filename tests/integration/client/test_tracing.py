@@ -91,7 +91,7 @@ def test_without_opentelemetry_the_error_names_the_extra(monkeypatch: pytest.Mon
         return real(name, *more, **named)
 
     monkeypatch.setattr(builtins, "__import__", without)
-    with pytest.raises(UsageError, match=r"pip install 'tutti-ingest\[otel\]'"):
+    with pytest.raises(UsageError, match=r"pip install '\.\[otel\]' in a checkout"):
         TracedProducer("tutti://127.0.0.1:1")
-    with pytest.raises(UsageError, match=r"pip install 'tutti-ingest\[otel\]'"):
+    with pytest.raises(UsageError, match=r"pip install '\.\[otel\]' in a checkout"):
         TracedProducer.context_of([])

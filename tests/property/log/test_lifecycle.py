@@ -4,6 +4,7 @@ and corruption, a start finds the state of the model, and readers see the decide
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -26,6 +27,7 @@ from tutti_gateway.log.tools.verify import verify
 from tutti_gateway.log.writer import LogWriter
 
 OPTIONS = LogOptions(segment_bytes=32 << 10, prepared_segments=0, reserved_bytes=0, disk_low_bytes=0, snapshot_frames=9)
+GROWING = replace(OPTIONS, first_segment_bytes=16 << 10)
 SHARES = st.floats(0, 1)
 
 
@@ -36,8 +38,9 @@ class Lives(RuleBasedStateMachine):
 
     folder: Path
 
-    @initialize()
-    def begin(self) -> None:
+    @initialize(options=st.sampled_from([OPTIONS, GROWING]))
+    def begin(self, options: LogOptions) -> None:
+        self.options = options
         self.path = self.folder / str(sum(1 for _ in self.folder.iterdir()))
         self.history = History(voters=3)
         self.written = self.synced = self.decided = 0
@@ -53,7 +56,7 @@ class Lives(RuleBasedStateMachine):
     def open(self) -> None:
         self.storage = Mortal()
         self.writer: LogWriter
-        self.writer, self.recovered, self.close = opened(self.path, OPTIONS, self.storage)
+        self.writer, self.recovered, self.close = opened(self.path, self.options, self.storage)
 
     # What the gateway does
 

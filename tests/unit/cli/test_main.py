@@ -330,7 +330,7 @@ def test_the_descriptor_numbers_of_closed_streams_are_not_reused() -> None:
     assert subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False).stdout == "xTrue\n"
 
 
-@pytest.mark.parametrize(("module", "package"), [("msgspec", "tutti-ingest"), ("uvicorn.config", "'tutti-ingest[gateway]'")])
+@pytest.mark.parametrize(("module", "package"), [("msgspec", "."), ("uvicorn.config", "'.[gateway]'")])
 def test_a_missing_module_is_named_with_what_installs_it(
     module: str, package: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -339,4 +339,7 @@ def test_a_missing_module_is_named_with_what_installs_it(
 
     monkeypatch.setattr(entry, "_run", fail)
     assert entry.run(["topics"]) == 2
-    assert f"this command needs {module}, which is not installed: pip install {package}\n" in capfd.readouterr().err
+    assert (
+        f"this command needs {module}, which is not installed: run pip install {package} in a checkout of Tutti"
+        in capfd.readouterr().err
+    )

@@ -86,7 +86,7 @@ def test_a_preset_fills_the_timers_and_each_can_be_set_alone(preset: str) -> Non
         ('preset = "lan"\n', "f.toml:4: preset", "it belongs in [group]"),
         ("[log]\nsegment_byte = 1\n", "f.toml:5: log.segment_byte", "did you mean segment_bytes?"),
         ('[security]\ntokens = "a\\u0000b"\n', "f.toml:5: security.tokens is 'a\\x00b'", "no path, name or address can"),
-        ("[log]\nzzz = 1\n", "f.toml:5: log.zzz", "[log] takes segment_bytes, prepared_segments"),
+        ("[log]\nzzz = 1\n", "f.toml:5: log.zzz", "[log] takes segment_bytes, first_segment_bytes, prepared_segments"),
         ("[zzz]\na = 1\n", "f.toml:4: zzz", "the top of the file (before any [table]) takes name, data"),
         ("[log]\nsegment_bytes = 5\n", "f.toml:5: log.segment_bytes is 5", "it takes a whole number from 33554432 to"),
         ('[log]\nsegment_bytes = "1"\n', "f.toml:5: log.segment_bytes is '1'", "it takes a whole number from"),
@@ -173,6 +173,21 @@ def test_a_preset_fills_the_timers_and_each_can_be_set_alone(preset: str) -> Non
         ('[security]\nsecret_key = ""\npublic_keys = "a"\n', "f.toml:5: security.secret_key is empty", "`tutti keys new`"),
         ("[ports]\nadmin = 7400\n", "f.toml:5: ports.admin is 7400, the same as that of listen", "its own port"),
         ("[ports]\nadmin = 0\n", "f.toml:5: ports.admin is 0", "it takes a whole number from 1 to 65535"),
+        (
+            "[log]\nfirst_segment_bytes = 1000\nprepared_segments = 0\n",
+            "f.toml:5: log.first_segment_bytes is 1000",
+            "write 1048576 to 134217728 (segment_bytes), or 0",
+        ),
+        (
+            "[log]\nfirst_segment_bytes = 67108864\nsegment_bytes = 33554432\nprepared_segments = 0\n",
+            "f.toml:5: log.first_segment_bytes is 67108864",
+            "write 1048576 to 33554432 (segment_bytes), or 0",
+        ),
+        (
+            "[log]\nfirst_segment_bytes = 1048576\n",
+            "f.toml:4: log.prepared_segments is 2, but segments with first_segment_bytes = 1048576 have several sizes",
+            "write 0, or remove first_segment_bytes",
+        ),
         ("[timers]\ntick_ms = 100\n", "f.toml:5: timers.tick_ms is 100, below heartbeat_ms = 200", "as long as a heartbeat"),
         (
             "[limits]\nundecided_bytes = 500000000\n",

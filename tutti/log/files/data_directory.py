@@ -388,6 +388,7 @@ def _check(path: str, gateway: str, group: str, create: bool) -> Identity | None
 
 
 def _load_or_create(path: str, gateway: str, group: str, create: bool, storage: Storage) -> Identity:
+    # The check is repeated under the lock, because another process may have initialised the directory since the first check.
     found = _check(path, gateway, group, create)
     if found is None:
         # The identity is written last, so a crash before that write leaves only an empty log folder, which the next start accepts.

@@ -94,6 +94,7 @@ class Storage:
 
     def allocate(self, fd: int, size: int) -> None:
         """Allocate blocks for the first `size` bytes of the file. New blocks read as zeros."""
+        # Allocated blocks keep later writes from failing on a full disk, except on copy-on-write file systems.
         os.posix_fallocate(fd, 0, size)
 
     def truncate(self, fd: int, size: int) -> None:
@@ -141,6 +142,7 @@ class Storage:
 
     def free_bytes(self, path: str) -> int:
         """Return the number of free bytes in the file system that contains `path`."""
+        # `f_bavail` excludes the blocks that the file system reserves for root, which a gateway cannot use.
         found = os.statvfs(path)
         return found.f_bavail * found.f_frsize
 

@@ -132,6 +132,7 @@ class HardStateFile:
         stored = HardStateSlot(self.sequence + 1, hard_state, mark, segment)
         self._storage.write(self._fd, [encode_slot(stored)], self._next)
         self._storage.make_durable(self._fd)
+        # The next slot changes only after the sync, so a write that is repeated after a full disk never touches the valid slot.
         self.sequence = stored.sequence
         self.hard_state = hard_state
         self.segment = segment

@@ -116,6 +116,7 @@ def check_end(directory: str, firsts: list[int], newest: int, *, peers_can_repai
         f"segment {segment_path(directory, firsts[-1])} is corrupt at byte {lost[0]}: {lost[1]}. No file was changed. "
         f"Restore the file, {repair_advice(directory)}"
     )
+    # Without a valid mark the durable end is unknown, so no peer can show which frames are missing.
     if peers_can_repair and any(segment_marks(directory, firsts[-1])):
         return error
     raise error

@@ -259,6 +259,7 @@ class Catalog:
         """Return the ABORTs in segments after `first` that can void batches up to position `last`, and their corruption."""
         found = _LaterFrames([])
         later = first
+        # An ABORT voids only batches that were undecided, so no ABORT beyond the limit of undecided frames can matter.
         while 0 < (later := self.after(later)) <= min(upto.position, last + limits.UNDECIDED_FRAMES_MAX):
             view, end = self.view(later), self.last_of(later, upto)
             rows = view.trusted_rows(end, upto)

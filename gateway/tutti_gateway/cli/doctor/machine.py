@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from tutti import limits as common_limits
-from tutti.errors import remedy
+from tutti.errors import install_remedy, remedy
 from tutti_gateway.cli.common.output import bytes_text
 from tutti_gateway.core import limits
 
@@ -32,7 +32,7 @@ _SYNC_BYTES = 256
 #: Largest acceptable median time of an fdatasync. Each commit waits for at least one fdatasync, and users notice a longer wait.
 SYNC_MS_MAX = 50.0
 OPEN_FILES_MIN = 1024
-_INSTALL = f"{sys.executable} -m pip install tutti-ingest"
+_INSTALL = install_remedy(python=sys.executable)
 _CONNECT_WAIT_S = 0.5
 
 
@@ -68,7 +68,7 @@ def packages() -> Finding:
 
 def extra_packages(extra: str) -> Finding:
     """Check that the packages of an extra are installed."""
-    return _packages(f"{extra} packages", EXTRAS[extra], f"{sys.executable} -m pip install 'tutti-ingest[{extra}]'")
+    return _packages(f"{extra} packages", EXTRAS[extra], install_remedy(extra, sys.executable))
 
 
 def not_installed(extra: str) -> Finding | None:

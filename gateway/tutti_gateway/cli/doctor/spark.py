@@ -16,14 +16,14 @@ from typing import TYPE_CHECKING
 
 import orjson
 
-from tutti.errors import UsageError
+from tutti.errors import UsageError, install_remedy
 from tutti_gateway.cli.doctor.machine import Finding
 
 if TYPE_CHECKING:
     from tutti_spark.common.requirements import InterpreterReport
 
 LOCAL = "local[1]"
-_INSTALL = f"{sys.executable} -m pip install 'tutti-ingest[spark]'"
+_INSTALL = install_remedy("spark", sys.executable)
 _SOCKET = "spark.python.unix.domain.socket.enabled"
 _TRIAL_WAIT_S = 180.0
 
@@ -70,7 +70,7 @@ def pyspark() -> Finding:
     except PackageNotFoundError:
         return Finding("pyspark", False, "not installed (gateways and clients do not need it)", _INSTALL)
     if not SPARK.fits(found):
-        return Finding("pyspark", False, found, f"{_INSTALL}: {SPARK} is needed")
+        return Finding("pyspark", False, f"{found} ({SPARK} is needed)", _INSTALL)
     home = os.environ.get("SPARK_HOME")
     if home is None or Path(home).resolve() == spark_home().resolve():
         return Finding("pyspark", True, found)
@@ -163,7 +163,7 @@ def trial(master: str = LOCAL) -> Finding:
     }
     for text, worker in workers.items():
         if problems := _problems(worker):
-            do = f"run on that host: {worker['executable']} {requirements.INSTALL}; "
+            do = f"on that host, {install_remedy('spark', worker['executable'])}; "
             do += "or set PYSPARK_PYTHON to a suitable Python on every host"
             return Finding(subject, False, f"workers run {text}: {problems}", do)
     text = "workers run " + " and ".join(workers)

@@ -56,7 +56,7 @@ def dev(count: int, port: int, directory: Path, restart_after_s: float, level: s
     names = [f"g{number + 1}" for number in range(count)]
     options = ["--log-level", level] if level else []
     options += ["--record", record] if record else []
-    return run_group(names, port, directory, restart_after_s, options, command="dev", keys=keys)
+    return run_group(names, port, directory, restart_after_s, options, command="dev", keys=keys, small_segments=True)
 
 
 def run_group(
@@ -68,6 +68,7 @@ def run_group(
     *,
     command: str,
     keys: bool = False,
+    small_segments: bool = False,
 ) -> int:
     """Run one gateway for each name, as one group, until SIGTERM or Ctrl-C. Return the exit code.
 
@@ -79,6 +80,7 @@ def run_group(
         options: options of `tutti serve` for each gateway.
         command: name of the calling command, which is also the name of the group.
         keys: True to encrypt the traffic between the gateways.
+        small_segments: True if the log of each gateway begins with small segments, which saves disk space.
     """
     with ImportGuard():
         from tutti_gateway.cli.group.fleet import Fleet
@@ -86,7 +88,7 @@ def run_group(
 
     directory = directory.absolute()
     with locked(directory):
-        all_paths = write_group(directory, names, port, command, keys)
+        all_paths = write_group(directory, names, port, command, keys=keys, small_segments=small_segments)
         count = len(all_paths)
         if count % 2 == 0:
             tolerated = (count - 1) // 2 or "none"

@@ -131,6 +131,7 @@ class LaneLogs:
             options or LogOptions(),
             segment_bytes=limits.LANE_SEGMENT_BYTES,
             first_segment_bytes=limits.LANE_SEGMENT_BYTES_FIRST,
+            # A gateway may have 1024 lanes, and a prepared segment and a reserve for each of them would take tens of gigabytes.
             prepared_segments=0,
             reserved_bytes=0,
         )
@@ -173,6 +174,7 @@ class LaneLogs:
         found = [self._find(lane) for lane in list_lanes(self._directory)]
         self.scrubber.start()
         if ordered is not None:
+            # FORGET frames exist only in the ordered log, so a lane may still have producers that were deleted while it was closed.
             for writer in self._writers.values():
                 writer.delete_unknown_producers(ordered.producers, ordered.next_producer)
         own = self._load_own()
@@ -207,6 +209,7 @@ class LaneLogs:
         state, tail = recovered.state, recovered.tail
         attempt, lines = tail[-1].view if tail else state.view, {}
         if lane.incarnation == self._incarnation:
+            # The promise of an attempt precedes its VIEW frame, so the hard state may be ahead of the frames (lanes, U13).
             attempt = self._attempts[lane] = max(attempt, recovered.scalars.promised)
             lines = {number: (line.epoch, line.sequence) for number, line in state.producers.items()}
         return LaneLog(
@@ -239,6 +242,7 @@ class LaneLogs:
         except (DiskFull, Damaged, WrongDirectory, OSError) as error:
             short = f"; no more of it could be copied ({error})"
         self._close(lane)
+        # The lane is opened again, because only a recovery of the copy shows which frames are durable in it.
         recovered = self._open(lane)[1]
         self.messages.append(
             f"lane {lane.text} was corrupt and is fetched again from the other gateways after position "
@@ -266,6 +270,7 @@ class LaneLogs:
             self._writers[lane] = writer
         self.starts[lane] = writer.retention.start.offset
         if len(self._writers) > limits.LANES_OPEN_MAX:
+            # The lanes of this disk stay open, because another thread may publish their frontiers at any time.
             others = [one for one in self._writers if one != lane and one.incarnation != self._incarnation]
             # A lane with unsynced writes must not be closed, so if every candidate has unsynced writes, all lanes are synced first.
             if self._written.issuperset(others):
@@ -322,6 +327,7 @@ class LaneLogs:
             self._written.add(lane)
             writer.append(action.frames)
         if action.attempt is not None and action.attempt > self._attempts.get(lane, 0):
+            # Earlier frames become durable before the promise, so a loss leaves only the last attempt in doubt (lanes, U30).
             self.sync()
             writer.write_hard_state(HardState(promised=action.attempt))
             self._attempts[lane] = action.attempt
@@ -464,6 +470,7 @@ class LaneLogs:
             self._retention_due_s = now + limits.RETENTION_CHECK_US / US
             self._retention_queue.extend(self._writers)
         lane = self._retention_queue.popleft() if self._retention_queue else None
+        # Nothing is trimmed before every gateway of the roster has reported its copy of the lane (lanes, U26).
         if lane not in self._writers or lane not in self._replicated:
             return False
         trimmed = self._writers[lane].apply_retention(self._replicated[lane], self._storage.group_time_us())

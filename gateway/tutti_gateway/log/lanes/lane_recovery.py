@@ -104,6 +104,7 @@ def _removed(path: str) -> str:
     failed removal does not prevent the start.
     """
     try:
+        # A removal needs no sync, because recovery ignores quarantined lanes and the next quarantine removes leftover files.
         shutil.rmtree(path)
     except OSError as error:
         return f"{path}, a corrupt lane that an earlier start quarantined, cannot be removed ({error}); remove it by hand"
@@ -247,6 +248,7 @@ def lost_end(recovered: Recovered, attempt: int, last_published: int) -> LostEnd
         promised = max(attempt, damage.view)
         published = last_published if last_published > damage.last else 0
         return LostEnd(damage.first, damage.last, damage.view, damage.chain, promised, view.members, published, view.disks)
+    # `coordinated` names the last attempt until an earlier loss is recovered and the next attempt is promised (lanes, U34).
     if not last_published and not 0 < scalars.coordinated == attempt:
         return None
     end = (tail[-1].position, tail[-1].view, tail[-1].header_crc) if tail else (state.position, state.view, state.chain)

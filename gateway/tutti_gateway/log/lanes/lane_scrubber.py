@@ -136,6 +136,7 @@ class LaneScrubber:
         """Record the result of a scrub or a repair. Return the lane's corrupt range if it has changed, else None."""
         lost = (scrubber.lost.first, scrubber.lost.last) if scrubber.lost is not None else None
         before = self._lost.pop(lane, None)
+        # A lane with a corrupt range leaves the round, which would otherwise wait for frames of another gateway.
         if lane in self._round and (lost is not None or not scrubber.in_round):
             self._round.remove(lane)
             self.rounds += not self._round

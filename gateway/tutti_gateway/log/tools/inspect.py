@@ -116,6 +116,7 @@ def inspect(path: str | os.PathLike[str], start: int = 1, end: int | None = None
 def _pending(reader: LogReader, frontier: int, last: int) -> Iterator[FrameScan]:
     """Yield the scans of the pending frames after the frontier, one for each segment."""
     segment, file_position, chain = None, FRAMES_AT, 0
+    # A log without decided frames has no row here, so the scan below begins at its first segment.
     for view, rows in reader.positions(max(frontier, reader.first), frontier):
         segment, file_position = view.segment, int(rows["file_position"][-1]) + int(rows["size"][-1])
         chain = segment.frame(int(rows["file_position"][-1])).header_crc

@@ -186,6 +186,7 @@ def _truncate(path: str, position: int, offset: int, folder: str, storage: Stora
     mark, file_position = _end_before(path, segment, position)
     newest = newest_mark(path, stored.mark, firsts)
     frontier = (newest.frontier_position, newest.frontier_offset)
+    # A watermark after the truncation point would name frames that no longer exist.
     if frontier[0] >= position:
         frontier = (position - 1, offset)
     folder = folder or _new_folder(path, storage)
@@ -223,6 +224,7 @@ def _end_segment_at(file: str, file_position: int, size: int, folder: str, stora
     A shortened segment file is extended to its full `size`.
     """
     copy = os.path.join(folder, os.path.basename(file))
+    # The copy becomes durable first, because the original loses its frames afterwards.
     shutil.copyfile(file, copy)
     fd = storage.open(copy)
     try:

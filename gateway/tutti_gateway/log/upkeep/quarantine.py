@@ -128,6 +128,7 @@ def quarantined_files(folder: str) -> list[str]:
         for name in with_descriptor_wait(lambda: os.listdir(folder))
         if _DAMAGED in name and not name.endswith(".tmp")
     ]
+    # The change time gives the order, because a rename into quarantine leaves the modification time unchanged.
     return sorted(found, key=lambda path: (os.stat(path).st_ctime_ns, path))
 
 

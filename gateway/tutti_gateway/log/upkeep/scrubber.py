@@ -189,6 +189,7 @@ class LogScrubber:
             index = bisect_right(self._firsts, self._suspects.pop(0)) - 1
             if index >= 0:
                 first = self._firsts[index]
+                # A round that jumps to a suspected segment skips a part of the log, so its end must not remove quarantine files.
                 self._round_start = (0.0, 0)
                 self._suspects = [one for one in self._suspects if bisect_right(self._firsts, one) - 1 != index]
                 return self._begin_segment(first, None)

@@ -60,11 +60,12 @@ class SegmentPreallocator:
             self._thread.join()
 
     def remove_unusable(self) -> None:
-        """Remove prepared segments of an earlier run that are incomplete or have another size."""
+        """Remove prepared segments of an earlier run that are incomplete or have a size that no next segment is sure to have."""
         folder = os.path.join(self._directory, LOG)
+        usable_bytes = 0 if self._options.first_segment_bytes else self._options.segment_bytes
         for name in with_descriptor_wait(lambda: os.listdir(folder)):
             path = os.path.join(folder, name)
-            if name.startswith(PREPARED) and (name.endswith(".tmp") or os.path.getsize(path) != self._options.segment_bytes):
+            if name.startswith(PREPARED) and (name.endswith(".tmp") or os.path.getsize(path) != usable_bytes):
                 self._storage.remove(path)
 
     def prepare_one(self, *, patient: bool) -> bool:

@@ -105,6 +105,7 @@ class Authorizer:
                 access.require_produce(name)
             case OpenProducer(_, name, instance):
                 access.require_producer(name)
+                # The name of an unnamed producer is a hash of its instance id, so only its own client can show the matching id.
                 if is_nameless(name) and name != nameless_name(instance) and not access.admin:
                     raise NotAllowed(
                         f"producer {name} is unnamed and belongs to another client: open a named producer, or a new unnamed one",
@@ -114,6 +115,7 @@ class Authorizer:
                 access.require_reader()
             case Forget(_, names, instances) if access.produce and names == tuple(map(nameless_name, instances)):
                 pass  # a client may delete its own unnamed producers in any session, because staging uses several sessions
+            # Every client with a valid token may read the status, which contains no records.
             case Status():
                 pass
             case _:

@@ -57,6 +57,7 @@ class BatchValidator:
                         "an unordered batch has progress or belongs to a transaction: only the ordered log has progress and "
                         "transactions"
                     )
+                # Without a budget, one client could hold up the socket thread, because a small body may decompress to 32 MiB.
                 if frame.codec and not self._within_budget(session, frame):
                     reason = (
                         f"the batches of this client exceed {limits.INFLATED_BYTES_A_TURN_MAX} decompressed bytes at once; "
@@ -74,13 +75,14 @@ class BatchValidator:
         return good, refused
 
     def _within_budget(self, session: int, frame: Frame) -> bool:
-        """True if the session's budget suffices to decompress the batch, or if this is the session's first batch in the "
-        "iteration.
+        """True if the session's budget suffices to decompress the batch, or if this is the session's first batch in the
+        iteration.
         """
         size = body_sizes(frame.body, len(BATCH_SCHEMA)).raw_bytes
         spent = self._decompressed.get(session, 0)
         if spent and spent + size > limits.INFLATED_BYTES_A_TURN_MAX:
             return False
+        # A false stated size must not use up the budget: a batch above `RAW_BYTES_MAX` is refused before decompression.
         self._decompressed[session] = spent + min(size, common_limits.RAW_BYTES_MAX)
         return True
 
@@ -105,6 +107,7 @@ def check_header(frame: Frame) -> None:
         raise FormatError(
             f"timestamps from {frame.min_timestamp} to {frame.max_timestamp} us are outside the years 1 to 9999, or out of order"
         )
+    # The CRC comes last, because it reads the whole body, while the checks of the header read a few numbers.
     found = payload_crc(frame.progress, frame.body)
     if found != frame.body_crc:
         raise FormatError(

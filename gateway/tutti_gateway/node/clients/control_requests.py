@@ -48,6 +48,7 @@ INCARNATION_BYTES = 16
 CHANGES = ("add", "remove", "replace")
 # clients cannot use the highest epoch, so that a fence can always use a higher epoch than a client
 EPOCH_MAX = limits.EPOCH_MAX - 1
+# index rows and readers hold offsets as signed 64-bit integers
 OFFSET_MAX = 2**63 - 1
 
 ControlRequest = (
@@ -102,6 +103,7 @@ class PendingReadIndexes:
 
     def resolve(self, action: ReadIndex) -> Event | None:
         """Answer a request. Return the event that results from the answer, if any."""
+        # The stack answers each number exactly once, with False if no majority answers (membership, M28).
         return self._waiting.pop(action.number)(action.confirmed)
 
 
@@ -195,6 +197,7 @@ def handle(message: ControlRequest, session: int, cache: DocumentCache, fences: 
 def _change_roster(request: ChangeRoster, session: int) -> RosterAsked:
     if request.change not in CHANGES:
         raise UsageError(f"{request.change!r} is not a change of the roster: use one of {', '.join(CHANGES)}")
+    # A replacement names the old incarnation, so that a repeated request changes nothing (membership, M23).
     if len(request.incarnation) not in (0, INCARNATION_BYTES):
         raise UsageError(f"an incarnation has {INCARNATION_BYTES} bytes, not {len(request.incarnation)}")
     name = check_name("gateway", request.name)

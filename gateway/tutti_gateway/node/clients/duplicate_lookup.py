@@ -55,6 +55,7 @@ class DuplicateLookup:
         self._queue: Mailbox[tuple[int, list[Duplicate]] | None] = Mailbox()
         self._thread = threading.Thread(target=self._run, name="lookups", daemon=True)
         self._index: LogReader | None = None
+        # Two counters with one writer each need no lock; a single counter would lose updates, because `+=` is not atomic.
         self._queued_count = 0  # written by the socket thread only
         self._answered_count = 0  # written by the lookup thread only
 
@@ -78,6 +79,7 @@ class DuplicateLookup:
         If a hanging disk blocks the thread, abandon it after a time limit, or at once when `hurried` returns True.
         """
         self._queue.put(None)
+        # An abandoned thread may still use its eventfd and its log reader, so both stay open until the process ends.
         if not join_bounded(self._thread, hurried):
             return
         self._queue.close()
@@ -108,6 +110,7 @@ class DuplicateLookup:
                 Committed(one.producer, one.epoch, one.first_sequence, one.count, offset)
                 for one, offset in zip(duplicates, itertools.islice(offsets, len(duplicates)), strict=True)
             )
+            # The count falls before the report wakes the loop, so that the loop sees whether it may drain the client port again.
             self._answered_count += len(duplicates)
             self._report(LocatedDuplicates(session, answers))
 

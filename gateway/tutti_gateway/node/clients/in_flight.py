@@ -53,6 +53,7 @@ class OrderedInFlight:
 
     def track(self, frames: Sequence[Frame], token: int, now_us: int) -> None:
         """Start the latency measurement of batches that arrived at `now_us` and become durable with `token`."""
+        # A Persist without a batch is not measured, because no client waits for its frames.
         if any(frame.kind == Kind.BATCH for frame in frames):
             flight = _Flight(frames[-1].position, token, now_us, len(frames))
             self._flights.append(flight)

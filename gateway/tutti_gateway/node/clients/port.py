@@ -41,6 +41,7 @@ _LIMITS = PortLimits(
     queued_max=limits.SEND_HIGH_WATER_MARK,
     pause_above_bytes=limits.CLIENT_HELD_BACK_BYTES,
     queued_bytes_max=limits.CLIENT_ANSWERS_BYTES_MAX,
+    # Clients leave two shares of descriptors free: one for connections of other gateways, one for the log and other files.
     descriptor_shares=2,
     heartbeat_us=limits.CONNECTION_BEAT_MS * _US_PER_MS,
     heartbeats_max=limits.CONNECTION_SILENT_MS_MAX // limits.CONNECTION_BEAT_MS,
@@ -89,6 +90,7 @@ class ClientPort:
             TuttiError: the port cannot be opened for another reason.
         """
         self._host, self._number = host, port
+        # A dict keeps each text once, so that a flood of bad connections causes one warning a second.
         self._warnings: dict[str, None] = {}
         with contextlib.ExitStack() as opened:
             try:

@@ -75,6 +75,7 @@ class Quotas:
         if line.frames and name not in self._waiting:
             self._waiting[name] = line
             line.since_us = now_us
+            # Quota that a token did not use while it was idle expires, except for the burst.
             line.used_until_us = max(line.used_until_us, now_us)
         self._drop_unused(now_us)
 
@@ -150,4 +151,5 @@ def _cost_us(access: Access, frame: Frame) -> int:
     """Return the time of its token's quota that a batch uses, us."""
     records_us = frame.count * _US // access.records_per_s if access.records_per_s else 0
     bytes_us = frame.size * _US // access.bytes_per_s if access.bytes_per_s else 0
+    # A batch above a small quota costs at most 30 s, because its client gives up the delivery after 60 s.
     return min(max(records_us, bytes_us), limits.QUOTA_BATCH_US_MAX)

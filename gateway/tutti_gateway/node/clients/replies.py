@@ -79,6 +79,7 @@ class Replies:
             if session is None:
                 continue  # the session has ended in the meantime
             for data in self._packed(session, messages):
+                # After a disconnect the client repeats its requests on a new connection, so the remaining replies are dropped.
                 if not self.send(session, data):
                     break
 
@@ -100,6 +101,7 @@ class Replies:
                 self._counters.refused[message.code] += 1
             elif isinstance(message, REQUEST_ANSWERS):
                 session.requests.discard(message.request)
+                # From the opened epoch on, `authorize` permits batches of this producer in the session.
                 if isinstance(message, EpochOpened):
                     session.producers.add(message.producer)
             packed.append(encode_control(message))

@@ -129,6 +129,7 @@ class Sessions:
                 self.remove(old)
             if len(self._by_number) >= self._most:
                 return None, evicted
+        # Numbers are never reused, so a late answer for an ended session cannot reach another client.
         self._last_number += 1
         session = Session(self._last_number, routing, token, client, now_us)
         self._by_routing[routing] = self._by_number[session.number] = self._by_token[token] = session

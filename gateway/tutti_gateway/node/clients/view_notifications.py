@@ -35,6 +35,7 @@ class ViewNotifications:
         if self._last_facts is not None and facts != self._last_facts:
             data = encode_control(welcome)
             for session in self._sessions.all():
+                # Only clients with a quota get a Welcome of their own, so the common one is encoded once for thousands of sessions.
                 own = session.welcome(welcome)
                 self._replies.send(session, data if own is welcome else encode_control(own))
         self._last_facts = facts

@@ -30,4 +30,5 @@ class Clock:
         wall_us = time.time_ns() // NS_PER_US
         if wall_us > self._wall_us or self._wall_us - wall_us > limits.CLOCK_BACK_US_MAX:
             self._wall_us = wall_us
+        # Timers never use the wall time, because NTP or an operator may move the wall clock at any moment.
         return Now(time.monotonic_ns() // NS_PER_US, self._wall_us)

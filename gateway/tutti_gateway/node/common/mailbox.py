@@ -24,6 +24,7 @@ class Mailbox(Generic[Item]):
         self._items: deque[Item] = deque()
         self._sleeping = self._naps = False
         self.fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        # The consumer thread has its own poll object, because the socket thread polls `fd` together with its sockets.
         self._poll = select.poll()
         self._poll.register(self.fd, select.POLLIN)
 

@@ -50,6 +50,7 @@ def wait_free(wanted: Mapping[str, Address]) -> None:
 def _check_free(purpose: str, address: Address) -> None:
     try:
         family, kind, protocol, _, sockaddr = socket.getaddrinfo(*address, type=socket.SOCK_STREAM)[0]
+        # The probe never listens, so no client can connect before the gateway itself opens the port.
         with socket.socket(family, kind, protocol) as probe:
             # The gateway's ports also use SO_REUSEADDR, with which closed connections of an earlier run do not occupy a port.
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

@@ -26,6 +26,7 @@ def tune() -> bool:
 
 def resident_bytes() -> int:
     """Return the resident memory of this process, bytes."""
+    # A read at offset 0 makes the kernel compute the numbers again, so the descriptor can stay open.
     return int(os.pread(_statm(), _STATM_BYTES_MAX, 0).split()[1]) * _PAGE_BYTES
 
 

@@ -20,6 +20,7 @@ def join_bounded(thread: threading.Thread, hurried: Callable[[], bool]) -> bool:
     """
     by = time.monotonic() + limits.DISK_STOP_US_MAX / US
     while True:
+        # The wait has parts of half a second, because a second signal must end the wait early.
         thread.join(common_limits.POLL_US_MAX / US)
         if not thread.is_alive():
             return True

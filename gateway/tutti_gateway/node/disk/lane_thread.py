@@ -169,6 +169,7 @@ class LaneThread(DiskWorker[PersistLane | ReadLane | RepairLane | LaneHeld | Del
     def put(self, action: PersistLane | ReadLane | RepairLane | LaneHeld) -> None:
         """Queue an action: frames to make durable, a read, frames that replace lost ones, or a limit for retention."""
         if isinstance(action, PersistLane) and action.begin is not None:
+            # The status shows the frontier of a snapshot at once, so that runs of the replaced copy cannot move it back.
             self.facts[LaneName(action.origin, action.incarnation)] = LaneFacts(action.begin.position, action.begin.offset)
         self._queue.put(action)
 
@@ -308,12 +309,14 @@ class LaneThread(DiskWorker[PersistLane | ReadLane | RepairLane | LaneHeld | Del
         begin: LaneBegin | None = None
         try:
             frames = self._logs.read(action)
+            # Without frames, the answer has the start of the lane, after which the other gateway continues its copy (lanes, U27).
             begin = None if frames else self._logs.begin(action)
         except Exception:  # noqa: BLE001 - the requesting gateway then reads from another one
             self._log.exception("a lane could not be read for another gateway", origin=action.origin, first=action.first)
         # Decided frames that are neither readable nor trimmed may be lost, so the scrubber checks the lane.
         if not frames and begin is None and not self.failed:
             self._guarded(lambda: self._suspect(action.incarnation))
+        # Every read is reported, even without frames, because the stack counts open reads against `LANE_READS_MAX`.
         self._report(LaneRead(action.token, frames, begin))
         return True
 
@@ -323,6 +326,7 @@ class LaneThread(DiskWorker[PersistLane | ReadLane | RepairLane | LaneHeld | Del
         return True
 
     def _idle(self) -> bool:
+        # Idle work precedes the scrub, because marks of synced frames are due within 10 ms (log, D10).
         soon = self._logs.idle()
         return self._scrub() or soon
 
@@ -346,12 +350,14 @@ class LaneThread(DiskWorker[PersistLane | ReadLane | RepairLane | LaneHeld | Del
         for finding in logs.pop_messages():
             self._log.warning(_FINDING, finding=finding)
         round_done, self._rounds = logs.rounds > self._rounds, logs.rounds
+        # The pause begins at the end of a step, so that the scrubber reads at most 4 MiB a second even from a slow disk.
         self._next_scrub_at = time.monotonic() + (limits.SCRUB_PAUSE_US if round_done else limits.SCRUB_WAIT_US) / US
         return logs.urgent
 
     def _repair(self) -> bool:
         """Scrub if a scrub is overdue, because a thread that is never idle scrubs only here. Then write one repair."""
         self._scrub(late=LATE_S)
+        # A defect in the scrubber also ends repairs, because the scrubber's code checks and writes the frames.
         if not self._repairs or self._scrub_guard.ended:
             self._repairs.clear()
             return False

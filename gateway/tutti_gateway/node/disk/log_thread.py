@@ -88,6 +88,7 @@ class LogThread(DiskWorker[Persist | ReadLog | ReadSnapshot | Deliver | RepairLo
     def put(self, action: Persist | ReadLog | ReadSnapshot | RepairLog) -> None:
         """Queue an action: a truncation, frames or hard state to make durable, a read, or frames that replace lost ones."""
         if isinstance(action, Persist):
+            # Frames and hard state in one Persist would have no order, but an acceptance must follow its frames (flush, F10).
             invariant(not action.frames or action.scalars is None, f"Persist {action.token} has frames and hard state")
         self._queue.put(action)
 
@@ -171,9 +172,11 @@ class LogThread(DiskWorker[Persist | ReadLog | ReadSnapshot | Deliver | RepairLo
             return SnapshotRead(action.token, *self._writer.retention.read_snapshot(action.position, action.at))
         except Exception:  # noqa: BLE001 - the requesting gateway then reads from another one
             self._log.exception("the first snapshot of the log could not be read for another gateway")
+            # An empty chunk makes the requesting gateway ask another source for the snapshot.
             return SnapshotRead(action.token, action.position, 0, b"")
 
     def _idle(self) -> bool:
+        # Idle work precedes the scrub, because the vote mark is due within 10 ms after a sync (log, D10).
         soon = self._writer.idle()
         return self._scrub() or soon
 
@@ -199,6 +202,7 @@ class LogThread(DiskWorker[Persist | ReadLog | ReadSnapshot | Deliver | RepairLo
         runs = self._decided
         if not self._decided_at:
             self._decided_at = self._now
+        # Readers scan frames that have no index row yet, and at most 64 waiting frames keep such a scan short.
         few = runs[-1].frames[-1].position - runs[0].frames[0].position < limits.INDEX_FRAMES
         return few and self._now - self._decided_at < limits.INDEX_LATE_US / US and not self._stopping
 
@@ -268,6 +272,7 @@ class LogThread(DiskWorker[Persist | ReadLog | ReadSnapshot | Deliver | RepairLo
             ):
                 break
             if action.scalars is not None:
+                # Each hard state has all values, so of several in a row only the newest needs a sync.
                 scalars = action.scalars
             frames += action.frames
             for frame in action.frames:
@@ -313,6 +318,7 @@ class LogThread(DiskWorker[Persist | ReadLog | ReadSnapshot | Deliver | RepairLo
         try:
             self._writer.append(frames)
         except DiskFull:
+            # An urgent action far back in the queue also opens the reserve, because writes keep their order (lifecycle, L13).
             if not any(_cannot_wait(action) for action in self._waiting):
                 raise
             self._writer.append(frames, must=True)
@@ -369,6 +375,7 @@ class LogThread(DiskWorker[Persist | ReadLog | ReadSnapshot | Deliver | RepairLo
         The disk also counts as low while a write waits for space, even if the last check found enough.
         """
         reason = self.full or self.other_full() or (self.space.reason if self.space.low else "")
+        # The stack repeats the state in heartbeats (atomic, A9), so the thread reports only changes.
         if bool(reason) == self._reported_low:
             return
         self._reported_low = bool(reason)

@@ -111,6 +111,7 @@ class ScrubSchedule(ScrubGuard):
         Raises:
             DiskFailed: the write failed.
         """
+        # A defect in the scrubber also ends repairs, because the scrubber's code checks and writes the frames.
         if not self._repairs or self.ended:
             self._repairs.clear()
             return False
@@ -142,6 +143,7 @@ class ScrubSchedule(ScrubGuard):
             self._log.warning(SNAPSHOT, finding=finding)
         # The pause after a complete round is longer than the pause between two parts.
         round_done, self._rounds = scrubber.rounds > self._rounds, scrubber.rounds
+        # The pause begins at the end of a step, so that the scrubber reads at most 4 MiB a second (log, D20).
         self._next_scrub_at = time.monotonic() + (limits.SCRUB_PAUSE_US if round_done else limits.SCRUB_WAIT_US) / US
         return scrubber.urgent
 

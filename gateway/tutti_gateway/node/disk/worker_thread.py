@@ -42,6 +42,7 @@ class DiskWorker(ABC, Generic[Item]):
         self._queue: Mailbox[Item | None] = Mailbox()
         self._stopping = False
         self._on_end: Callable[[], None] = _nothing
+        # A thread that hangs in a write cannot be ended, but a daemon does not keep the process from exiting.
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self.failed = self.full = ""
 
@@ -88,6 +89,7 @@ class DiskWorker(ABC, Generic[Item]):
                 thread=self._name,
             )
             return False
+        # Only a thread that has ended releases the eventfd; an abandoned thread may still poll the descriptor.
         self._queue.close()
         return True
 
@@ -106,6 +108,7 @@ class DiskWorker(ABC, Generic[Item]):
         timed_out = False
         while True:
             busy = self.run_once()
+            # A stop does not wait for a full or failed disk, because unwritten frames have no vote and no receipt yet.
             if self._stopping and (self.failed or self.full or not self.depth):
                 return
             if busy and self._has_waiting:
@@ -115,6 +118,7 @@ class DiskWorker(ABC, Generic[Item]):
             soon = (busy and not timed_out) or (not self.failed and self._guarded(self._idle_unless_full)) or bool(self.full)
             # A nap is short, because the vote mark must be written soon after the last sync.
             nap_us = limits.MARK_IDLE_US - limits.MARK_LATE_US
+            # Without work, the thread still wakes four times a second to check the free space and the retention.
             timed_out = self._queue.wait((nap_us if soon else limits.SPACE_CHECK_US) // US_PER_MS, nap=soon)
 
     def _idle_unless_full(self) -> bool:

@@ -46,6 +46,7 @@ def open_transport(config: Config, incarnation: bytes, release: str, log: Filter
         group=config.group.name,
         gateway=config.name,
         incarnation=incarnation,
+        # A new value in each run shows peers when two processes use one name or one directory (transport, T9).
         process=os.urandom(_PROCESS_BYTES),
         address=founders.get(config.name, str(config.advertised_address)),
         configured=founders,
@@ -63,6 +64,7 @@ def _open_multicast(config: Config, me: Introduction, keyring: Keyring | None, l
         me = msgspec.structs.replace(me, seal=os.urandom(SEAL_BYTES))
     socket = MulticastSocket(parse_address(multicast.address), config.multicast_interface, multicast.ttl)
     try:
+        # Multicast needs the mesh for introductions, heartbeats and every member that no datagram reaches (transport, T3).
         mesh = Mesh(me, config.group_address, _clock_us, keyring)
     except TuttiError:
         socket.close()

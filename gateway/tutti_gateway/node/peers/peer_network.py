@@ -41,6 +41,7 @@ class PeerNetwork:
         """Set the other gateways of the group, as the stack reports them."""
         self.peers = action.peers
         self._introduce()
+        # Links introduce this gateway when they open, so the number and the log above are set before the links.
         self._transport.set_peers(action.peers)
         self._log.info("gateways of the group", peers={name: address for _, name, address in action.peers})
 

@@ -76,6 +76,7 @@ class Recorder:
         self._queued_bytes = self._written_bytes = 0  # only one thread writes each counter, so no lock is needed
         self._ending = False
         self._wake = threading.Event()
+        # A daemon does not keep the process from exiting when the disk of the recording hangs.
         self._thread = threading.Thread(target=self._run, name="recorder", daemon=True)
         self._thread.start()
         log.info("recording this run", file=str(self.path), bytes_max=limits.RECORD_RUN_BYTES_MAX)
@@ -90,6 +91,7 @@ class Recorder:
         try:
             actions = self._stack.step(event, now)
         except Exception as error:
+            # The stack accepts no event after an error (lifecycle, L7), so the error is the last item that a replay must reproduce.
             self._append(Raised(now.mono_us, now.wall_us, encoded, f"{type(error).__name__}: {error}"))
             raise
         self._append(Stepped(now.mono_us, now.wall_us, encoded, msgspec.Raw(encode_lean_actions(actions))))
@@ -141,6 +143,7 @@ class Recorder:
         while waiting:
             items: list[bytes] = []
             size = 0
+            # One item may exceed a block, because a step that installs a snapshot contains the whole snapshot.
             while waiting and (not items or size + len(waiting[0]) <= limits.RECORD_BLOCK_BYTES):
                 items.append(waiting.popleft())
                 size += len(items[-1])
@@ -186,8 +189,10 @@ def header_of(gateway: str, release: str, config: StackConfig, now: Now) -> Head
 def _delete_old_recordings(directory: Path, gateway: str) -> None:
     """Delete the oldest recordings of the gateway, so that the remaining ones and a new one stay below the size limit."""
     stamp = len("20260101T000000.000000Z")
+    # Gateway names may contain dashes, so the fixed length of the time stamp separates the name from the stamp.
     runs = [path for path in directory.glob(f"*{SUFFIX}") if path.stem[: -stamp - 1] == gateway]
     left = limits.RECORD_KEPT_BYTES_MAX - limits.RECORD_RUN_BYTES_MAX
+    # Stamps with fixed fields sort by time, even if a copy has changed the modification times of the files.
     for path in sorted(runs, key=lambda path: path.stem, reverse=True):
         left -= path.stat().st_size
         if left < 0:

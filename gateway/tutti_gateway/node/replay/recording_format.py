@@ -144,6 +144,7 @@ class Recording:
                 raise Damaged(f"{self._path} has a second header before byte {self.done}")
             else:
                 yield item
+        # A recording without a reason ended with a kill or a crash, even if its last block is complete.
         self.torn = self.torn or not self.closed
 
     def close(self) -> None:
@@ -198,6 +199,7 @@ class Recording:
                 self.torn = True
                 return None
             raise self._damaged("the CRC of a block does not match")
+        # The decompressor allocates the stated length at once, so the length is checked first.
         if length > limits.RECORD_BLOCK_BYTES_MAX:
             raise self._damaged(f"a block of {length} bytes is above the limit of {limits.RECORD_BLOCK_BYTES_MAX}")
         self.done += len(head) + stored_length

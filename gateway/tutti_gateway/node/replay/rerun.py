@@ -85,6 +85,7 @@ def replay_run(path: Path | str, reach: Callable[[int, int], None] = lambda done
 
 
 def _rerun(recording: Recording, reach: Callable[[int, int], None]) -> ReplayResult:
+    # The recorded `Started` event has the seed of the random generator, so both runs draw the same numbers.
     stack = Stack(Random, recording.header.config)
     events = first_us = last_us = 0
     raised = ""
@@ -93,6 +94,7 @@ def _rerun(recording: Recording, reach: Callable[[int, int], None]) -> ReplayRes
         reach(recording.done, recording.size)
         first_us, last_us = first_us or step.wall_us, step.wall_us
         difference = _step(stack, step, events + 1)
+        # After one difference the states of the stacks may differ, so later differences would say nothing about the cause.
         if difference is not None:
             break
         raised = step.error if isinstance(step, Raised) else ""

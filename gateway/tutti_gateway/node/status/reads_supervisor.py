@@ -65,6 +65,7 @@ class Supervisor:
         self._log: FilteringBoundLogger | None = None
         self._on_ready: Callable[[], None] | None = None
         self._stop_fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        # PR_SET_PDEATHSIG fires at the end of the thread that starts the child, so this thread lives as long as the gateway.
         self._thread = threading.Thread(target=self._run, name="reads-supervisor", daemon=True)
         self._started = self._ending = False
         self.ready = False
@@ -148,6 +149,7 @@ class Supervisor:
 
     def _watch(self, child: subprocess.Popen[bytes]) -> bool:
         """Wait until the child ends or hangs (return False), or the gateway stops (return True)."""
+        # A pidfd is pollable, so one poll waits for the end of the child and for a stop request.
         pidfd = os.pidfd_open(child.pid)
         answered_at = probed_at = time.monotonic()
         try:
@@ -164,6 +166,7 @@ class Supervisor:
                 if self._stop_fd in happened:
                     self._end(child)
                     return True
+                # An accepted connection suffices at the start, because a child opens its ports only after its imports.
                 if not self.ready and all(_accepts(host, port) for host, port in self._ports):
                     self.ready = True
                     if self._on_ready is not None:
@@ -206,6 +209,7 @@ def _responds(host: str, port: int, greet: Callable[[socket.socket], None]) -> b
     try:
         with socket.create_connection((host, port), timeout=limits.READS_ANSWER_US_MAX / US) as connection:
             greet(connection)
+    # A reset comes from a process that runs; for a process that hangs, the kernel keeps the accepted connection open.
     except (ConnectionResetError, BrokenPipeError):
         return True
     except OSError:

@@ -117,6 +117,7 @@ class DiskSnapshot(NamedTuple):
     @classmethod
     def of(cls, disk: LogThread) -> DiskSnapshot:
         """Return the present state."""
+        # The disk thread replaces `space` and the reasons as whole objects, so the socket thread reads them without a lock.
         return cls(disk.space, disk.failed, disk.full, disk.depth, disk.pinned, disk.scrub_status(), disk.counters)
 
 

@@ -56,6 +56,7 @@ class StatusDocuments:
             reads=identity.reads,
             admin=identity.admin,
             gateways=self._gateways(members),
+            # One client's window must not exceed the limit above which the gateway stops reading from all clients.
             window_bytes=min(common_limits.WINDOW_BYTES, config.limits.undecided_bytes),
             frame_bytes_max=common_limits.BODY_BYTES_MAX,
             raw_bytes_max=common_limits.RAW_BYTES_MAX,
@@ -217,6 +218,7 @@ class StatusDocuments:
         return {
             "free_bytes": disk.space.free_bytes,
             "low": bool(self._no_space_reason()),
+            # Both disk threads write to the same disk, so a failure of either thread is a failure of the disk.
             "failed": disk.failed or self._lanes.failed,
             "damage": disk.scrub,
             **disk.counters.to_dict(),
@@ -290,6 +292,7 @@ def _producer_document(number: int, producer: Producer) -> dict[str, object]:
         "last_seen_us": producer.last_seen,
     }
     try:
+        # Progress is opaque bytes (order, O1), but JSON has only text.
         line["progress"] = producer.progress.decode()
     except UnicodeDecodeError:
         line["progress_base64"] = base64.b64encode(producer.progress).decode()
@@ -300,5 +303,6 @@ def release() -> str:
     """Return the version of this software."""
     try:
         return version("tutti-ingest")
+    # A source tree that is not installed has no package metadata.
     except PackageNotFoundError:
         return "unknown"

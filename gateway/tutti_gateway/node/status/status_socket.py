@@ -80,6 +80,7 @@ class StatusSocketServer:
 
     def close(self) -> None:
         """End the thread and close the socket pair."""
+        # Closing a socket does not wake a thread that blocks in `recv` on Linux, but a shutdown does.
         self._socket.shutdown(socket.SHUT_RDWR)
         if self._thread is not None:
             self._thread.join()
@@ -115,8 +116,10 @@ class StatusSocketServer:
     def _answer(self, data: bytes) -> None:
         """Send an answer, or drop it if the reads process does not read."""
         with contextlib.suppress(OSError):  # on a full or closed socket the answer is lost, and the request times out
+            # The socket thread sends the answer, so a reads process that hangs must not block the send.
             self._socket.send(data, socket.MSG_DONTWAIT)
 
 
 def _packed(status: bytes) -> bytes:
+    # The socket thread compresses the status between two iterations, so speed counts more than size.
     return status if len(status) <= limits.STATUS_PLAIN_BYTES_MAX else PACKED + zlib.compress(status, zlib.Z_BEST_SPEED)

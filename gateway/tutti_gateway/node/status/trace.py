@@ -83,6 +83,7 @@ class Tracer:
     def step(self, event: Event, now: Now) -> Sequence[Action]:
         """Step the stack, and log the event and the actions."""
         self._log_event(event)
+        # Events are logged before the step, because the step assigns positions to the frames of submitted batches.
         actions = self._stack.step(event, now)
         # A receipt does not say whether its batch is in the lane, so collect the lane's batches that this step has decided.
         own_batches = {
@@ -128,9 +129,11 @@ class Tracer:
                 lane = LaneName(message.origin, message.incarnation)
                 self._log_frames("received", message.frames, lane, by="LaneFetched", sender=sender)
             case Posted() as message:
+                # Members send their votes only to the origin of a lane, so a vote that arrives here belongs to this gateway's lane.
                 lane = LaneName(self._own_lane().origin, message.incarnation)
                 fields = {"reason": message.low} if message.low else {}
                 self._log.debug("vote", sender=sender, up_to=message.up_to, attempt=message.attempt, lane=lane.text, **fields)
+            # Only the origin of a lane announces decisions (lanes, U16), so the sender names the lane.
             case Settled() as message:
                 lane = LaneName(sender, message.incarnation)
                 self._log.debug("confirm", sender=sender, up_to=message.up_to, attempt=message.attempt, lane=lane.text)

@@ -26,6 +26,7 @@ def table() -> Mapping[str, Page]:
 
 def _file(name: str, _parameters: QueryParameters) -> PageResponse:
     """Return one file, read at each request. Few requests open the console, so a cache would save nothing."""
+    # A browser must ask again at each use, or it would mix modules of two releases after an upgrade of the gateway.
     return PageResponse(HTTPStatus.OK, _type(name), (FOLDER / name).read_bytes(), {"cache-control": "no-cache"})
 
 

@@ -106,6 +106,7 @@ class _Series:
     def __init__(self, every_us: int, most: int) -> None:
         self._every_us = every_us
         self._last: _Sample | None = None
+        # A point is an array of 24 doubles instead of a dict, so both series together take less than 1 MB.
         self.points: deque[array[float]] = deque(maxlen=most)
 
     def add(self, sample: _Sample) -> None:
@@ -151,6 +152,7 @@ class History:
 
     def sample(self, time_us: int, mono_us: int) -> None:
         """Take one sample."""
+        # A hanging gateway delays the status by a second, so the status is requested before the lock that pages need is taken.
         status = self._status()
         sample = _Sample(time_us, mono_us, None if status is None else {**status, "reads": self._reads()})
         with self._lock:
@@ -163,6 +165,7 @@ class History:
     def recent(self, since_us: int = 0, seconds: int = limits.HISTORY_SECONDS) -> dict[str, object]:
         """Return the points of one second that end after `since_us`, at most the newest `seconds`, and later changes."""
         with self._lock:
+            # The slice `[-0:]` returns the whole list, so `seconds=0` needs a case of its own.
             found = [row for row in list(self._seconds.points)[-seconds:] if row[0] > since_us] if seconds else []
             changes = [change for change in self._changes if change.time_us > since_us]
         return {"fields": FIELDS, "points": [_json_point(row) for row in found], "changes": changes}
@@ -179,6 +182,7 @@ def point(before: _Sample, now: _Sample) -> array[float]:
 
     A field is NaN if the gateway did not answer, or if a restart of the gateway reset its counters.
     """
+    # Intervals use the monotonic clock, because a step of the wall clock would make rates wrong or negative.
     span_us = now.mono_us - before.mono_us
     old, new = before.status, now.status
     made = array("d", [now.time_us, span_us])
@@ -200,6 +204,7 @@ def quantile(before: Status | None, now: Status | None, part: float) -> float:
     """
     if not before or not now:
         return _NAN
+    # A histogram counts since the start of the gateway, so the difference has only the values between the two samples.
     counts = [new - old for old, new in zip(before["counts"], now["counts"], strict=True)]
     wanted = part * sum(counts)
     if wanted <= 0:

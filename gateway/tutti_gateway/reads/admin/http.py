@@ -91,6 +91,7 @@ class BodyRejection:
             if headers.get(b"content-length", b"0") != b"0" or b"transfer-encoding" in headers:
                 status = HTTPStatus.REQUEST_ENTITY_TOO_LARGE
                 body = problem(status, "requests to the admin port have no body")
+                # The body stays unread, so the connection cannot carry another request.
                 answer = Response(body, status, {"connection": "close"}, "application/json")
                 await answer(scope, receive, send)
                 return
@@ -135,11 +136,13 @@ def application(pages: Mapping[str, Page], guard: ReadsAuthorizer | None = None,
             return None
         try:
             access = guard.access_of(request.headers.get("authorization", ""))
+            # An empty topic means all topics here as in the page, or a caller could read topics without permission.
             topic = request.query_params.get("topic") or None
             guard.enforce(lambda: check_page(access, path, topic if path == "/v1/records" else None))
         except NotAllowed as error:
             known = error.code != UNAUTHENTICATED
             status = HTTPStatus.FORBIDDEN if known else HTTPStatus.UNAUTHORIZED
+            # RFC 9110, section 15.5.2, requires the header `WWW-Authenticate` in an answer with code 401.
             headers = {} if known else {"www-authenticate": "Bearer"}
             return Response(problem(status, str(error)), status, headers, "application/json")
         return None
@@ -148,6 +151,7 @@ def application(pages: Mapping[str, Page], guard: ReadsAuthorizer | None = None,
         async def handle(request: Request) -> Response:
             if denied := check(request, path):
                 return denied
+            # A page may wait a second for the gateway, so a worker thread builds it and the event loop stays free.
             status, media_type, body, headers = await asyncio.to_thread(page, dict(request.query_params))
             return Response(body, status, {**_HEADERS, **headers}, media_type)
 
@@ -159,6 +163,7 @@ def application(pages: Mapping[str, Page], guard: ReadsAuthorizer | None = None,
             404: f"there is no such page; the pages are {', '.join(pages)}",
             405: f"the admin port accepts only {' and '.join(METHODS)}",
         }.get(status, "an internal error occurred; see the log of the reads process")
+        # The headers of an error 405 contain `Allow`, which RFC 9110, section 15.5.6, requires.
         headers = dict(error.headers or {}) if isinstance(error, HTTPException) else {}
         return Response(problem(status, message), status, {**_HEADERS, **headers}, "application/json")
 
@@ -197,6 +202,7 @@ class AdminServer:
             **UVICORN_SETTINGS,
             backlog=limits.HTTP_CONNECTIONS_MAX,
             timeout_keep_alive=limits.HTTP_REQUEST_US_MAX // US // 2,
+            # One second is below `READS_STOP_US_MAX` (2 s), so the thread ends before `stop` gives up.
             timeout_graceful_shutdown=1,
             h11_max_incomplete_event_size=limits.HTTP_HEADER_BYTES_MAX,
         )

@@ -47,6 +47,7 @@ def exposition(status: Status | None, reads: Status, known: LogFigures) -> bytes
         reads: this process's counters (`Pages.reads`).
         known: values from the log and from Spark queries.
     """
+    # With `auto_describe`, `register` would collect all metrics once more for each scrape.
     registry = CollectorRegistry(auto_describe=False)
     registry.register(_Scrape(document(status, reads, known)))
     return generate_latest(registry)
@@ -81,8 +82,10 @@ def _derived(status: Status) -> Status:
     lanes = [lane for lane in find(status, "lanes") or () if isinstance(lane, Mapping)]
     return {
         "info": {tuple(str(status.get(name, "")) for name in _INFO): 1},
+        # Each state has a series with 0 or 1, so that an alert finds its series before the state first occurs.
         "state": {name: status.get("state") == name for name in STATES},
         "ready": status.get("state") == "primary" and not status.get("reason"),
+        # A view id also contains the number of its coordinator in its low bits, so its counter is extracted for the graph.
         "view_number": counter_of(view.get("id", 0)),
         "view_members": len(view.get("members", ())),
         "coordinator": bool(view.get("coordinator")) and view.get("coordinator") == status.get("gateway"),
@@ -146,6 +149,7 @@ def _metric(figure: MetricSpec, value: Any) -> Metric:
     """Return a gauge or counter. With labels, `value` is a table, and the metric has a series for each key of this table."""
     made = (CounterMetricFamily if figure.kind == COUNTER else GaugeMetricFamily)(figure.name, figure.help, labels=figure.labels)
     table = value if figure.labels else {(): value}
+    # The keys are sorted, so that above the limit every scrape has the same series.
     for key in sorted(table)[: limits.METRIC_SERIES_MAX]:
         made.add_metric([key] if isinstance(key, str) else key, table[key] / figure.divisor)
     return made
@@ -156,6 +160,7 @@ def _histogram(figure: MetricSpec, value: Status) -> Metric:
     reached, buckets = 0, []
     bounds = [str(bound / figure.divisor) for bound in value["bounds"]]
     for bound, count in zip([*bounds, "+Inf"], value["counts"], strict=True):
+        # Prometheus expects cumulative buckets, whereas the status counts each bucket alone.
         reached += count
         buckets.append((bound, reached))
     return HistogramMetricFamily(figure.name, figure.help, buckets=buckets, sum_value=value["sum"] / figure.divisor)

@@ -109,6 +109,7 @@ class Pages:
         """Return the status of the gateway and the counters of this process."""
         status = self._gateway.status()
         if status is None:
+            # Without an answer of the gateway, log and frontier come from its files, which stay readable.
             frontier = self._watch.now()
             status = {
                 "state": "unknown",
@@ -167,6 +168,7 @@ class Pages:
             figures = LogFigures(
                 {topic.name: (topic.records, topic.bytes) for topic in state.topics.values()},
                 {reader: max(0, frontier - offset) for reader, offset in state.readers.items()},
+                # A run without a name and a label also needs a label of its own, or two such runs would share one series.
                 {query.name or query.label or query.run: (query.lag_records, query.lag_ms) for query in queries},
             )
         except TuttiError as error:  # the other metrics must still be served

@@ -34,6 +34,7 @@ Rows = npt.NDArray[np.void]
 LINES = "application/x-ndjson"
 PARAMETERS = ("start", "before", "time", "topic", "key", "key_base64", "limit", "cut")
 _SHRINK = 8  # divisor of a search step that covers too many index rows
+# An int64 has at most 19 digits, and `int` raises ValueError for texts of more than 4300 digits.
 _DIGITS = 20
 
 
@@ -84,6 +85,7 @@ class SearchBudget:
 
     def allows(self, part: SearchRange) -> bool:
         """True if the budget suffices to search a part. The first part with batches is always allowed."""
+        # A single batch larger than the budget is allowed, because browsing could otherwise never pass that batch.
         return self.need > 0 and (part.bytes <= self._bytes or self._bytes == limits.BROWSE_BYTES_MAX)
 
     @property
@@ -105,6 +107,7 @@ class RecordBrowser:
         """Prepare pages of the log of `reader`; `flight_errors.corruption_error` describes `report_corruption`."""
         self._reader = reader
         self._report_corruption = report_corruption
+        # Pages have few slots of their own, so that browsing never slows down readers of streams.
         self.slots = ConcurrencyLimit("pages of records", limits.BROWSERS_MAX, limits.BROWSE_WAIT_US_MAX)
 
     def records(self, parameters: QueryParameters) -> PageResponse:
@@ -151,6 +154,7 @@ class RecordBrowser:
                     return at
                 found = self._matching(part, query)
                 budget.add(part, found.slice(0, budget.need))
+                # If a page is full within a part, the next page begins right after the last record shown.
                 at = part.high if budget.records[-1].num_rows == found.num_rows else _offset(budget.records[-1], -1) + 1
             if not budget.continues:
                 break
@@ -161,6 +165,7 @@ class RecordBrowser:
         at, step = end, limits.BROWSE_STEP_OFFSETS
         while at > begin and budget.continues:
             low = max(begin, at - step)
+            # Index rows arrive in ascending order, so a step back collects its parts before the last part is searched.
             to_search = _within_budget(self._parts(low, at, query, budget), budget)
             if to_search is None:  # the range has too many index rows, because its batches are smaller than later ones
                 step = max(limits.BROWSE_STEP_OFFSETS, step // _SHRINK)
@@ -174,6 +179,7 @@ class RecordBrowser:
                     found = self._matching(part, query)
                     budget.add(part, found.slice(max(0, found.num_rows - budget.need)))
                     at = part.low if budget.records[-1].num_rows == found.num_rows else _offset(budget.records[-1], 0)
+        # A search back visits the last part first, so the batches are put back into the order of offsets.
         budget.records.reverse()
         return at
 
@@ -186,6 +192,7 @@ class RecordBrowser:
         for _, rows in self._reader.batches(start, end):
             if not len(rows):
                 continue
+            # Rows of other topics also use up the budget, because the search reads the whole index.
             budget.deduct_rows(len(rows))
             low, high = max(start, int(rows["offset"][0])), min(end, int(rows["offset"][-1]) + int(rows["count"][-1]))
             yield _split(pick(rows), low, high)
@@ -200,6 +207,7 @@ class RecordBrowser:
                 batch = batch.take(pa.array([row for row, key in enumerate(keys) if key == query.key], pa.int64()))
             found.append(batch)
         table = pa.Table.from_batches(found, SCHEMA)
+        # A table without rows has no chunk, and `to_batches` then returns an empty list.
         return table.combine_chunks().to_batches()[0] if table.num_rows else pa.RecordBatch.from_pylist([], SCHEMA)
 
 
@@ -253,6 +261,7 @@ def number(parameters: QueryParameters, name: str, default: int, low: int, high:
     text = parameters.get(name)
     if text is None:
         return default
+    # `isdigit` also accepts characters such as '²', for which `int` raises an error, so the text must be ASCII.
     if not (text.isascii() and text.isdigit() and len(text) < _DIGITS):
         raise UsageError(f"{name} must be a whole number, not {text[:100]!r}")
     if not low <= int(text) <= high:

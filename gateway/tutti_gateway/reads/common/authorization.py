@@ -73,6 +73,7 @@ class ReadsAuthorizer:
         files = self._files
         if not files.tls_certificate or self._certificate_stamp() == self._loaded_stamp:
             return False
+        # A renewal replaces two files, so a check between the two replacements finds a certificate and a key that do not match.
         check_certificate(files.tls_certificate, files.tls_key)
         return True
 
@@ -87,6 +88,7 @@ class ReadsAuthorizer:
         """
         if self.tokens is None:
             return FULL_ACCESS
+        # RFC 9110, section 11.1, makes the name of an authentication scheme case-insensitive.
         token = authorization[len(_BEARER) :].strip() if authorization.lower().startswith(_BEARER) else ""
         return self.tokens.authenticate(token)
 

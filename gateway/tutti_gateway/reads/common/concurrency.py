@@ -66,6 +66,7 @@ class ConcurrencyLimit:
         with self._freed:
             while self.used >= self.most:
                 left = deadline - time.monotonic()
+                # A waiting call occupies a thread too, so at most as many calls wait as there are slots.
                 if left <= 0 or self._waiting >= self.most or is_cancelled():
                     self.refused += 1
                     raise ReadError(
@@ -81,4 +82,5 @@ class ConcurrencyLimit:
         """Release one slot; called by its lease."""
         with self._freed:
             self.used -= 1
+            # A call that arrives now may take the slot before the notified call, which then waits for the next free slot.
             self._freed.notify()

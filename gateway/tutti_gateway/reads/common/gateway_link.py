@@ -37,6 +37,7 @@ class StatusSocket:
         self._socket = socket.socket(fileno=fd)
         self._waiting: dict[bytes, SimpleQueue[bytes]] = {}
         self._closed = False
+        # Closing a descriptor does not wake a thread that polls it (Linux), so an eventfd ends the receiving thread.
         self._wake_fd = os.eventfd(0, os.EFD_CLOEXEC)
         self._thread = threading.Thread(target=self._receive, name="status-socket", daemon=True)
         self._thread.start()
@@ -56,8 +57,10 @@ class StatusSocket:
         token = os.urandom(TOKEN_BYTES)
         answers = self._waiting[token] = SimpleQueue()
         try:
+            # `_closed` is read after the registration, because the receiver sets `_closed` before it ends all waits.
             if self._closed:
                 raise Unavailable("the gateway has ended")
+            # A hanging gateway does not empty the socket, so a blocking send could outlast `wait_us`.
             self._socket.send(word + token, socket.MSG_DONTWAIT)
             answer = answers.get(timeout=wait_us / US)
         except Empty:
@@ -89,6 +92,7 @@ class StatusSocket:
         poll.register(self._socket, select.POLLIN)
         while self._wake_fd not in dict(poll.poll()):
             try:
+                # Linux may report a socket as readable although `recv` would block (select(2), section BUGS).
                 answer = self._socket.recv(limits.STATUS_BYTES_MAX, socket.MSG_DONTWAIT)
             except BlockingIOError:
                 continue
@@ -132,6 +136,7 @@ class GatewayLink:
         self._socket = None if status_fd is None else StatusSocket(status_fd)
         self._status_lock = threading.Lock()
         self._status: dict[str, Any] | None = None
+        # The monotonic clock begins near zero at the boot of the host, so zero could count as the time of a recent status.
         self._refreshed_at = -1e9
         self._confirming = threading.Condition()
         self._confirm_started = self._confirm_finished = 0  # requests to confirm the frontier; at most one is in progress
@@ -195,6 +200,7 @@ class GatewayLink:
             )
             if self._confirm_finished >= number:
                 return self._confirmed
+            # Only a timeout ends the wait above during another caller's request.
             left_us = int((deadline - time.monotonic()) * US)
             if left_us <= 0 or self._confirm_started != self._confirm_finished:
                 return False
@@ -207,6 +213,7 @@ class GatewayLink:
             pass
         finally:
             with self._confirming:
+                # A failed request also counts as finished, so that its waiting callers fail without waiting for a timeout.
                 self._confirm_finished, self._confirmed = self._confirm_started, confirmed
                 self._confirming.notify_all()
         return confirmed
@@ -254,12 +261,14 @@ class GatewayLink:
             self._status, self.reason = None, f"the gateway did not answer within {limits.STATUS_WAIT_US_MAX / US:g} s"
         except (OSError, Unavailable, msgspec.DecodeError, zlib.error) as error:
             self._status, self.reason = None, f"the gateway does not answer: {error}"
+        # A failed request also counts as a refresh, so that behind a hanging gateway not every caller waits a full second.
         self._refreshed_at = time.monotonic()
 
     def _request_status(self) -> dict[str, Any]:
         """Request the status and return it."""
         if self._socket is None:
             raise Unavailable("this process was started without its status socket")
+        # The gateway handles messages in order, so a status that follows the report already counts the rejected callers.
         self._report_refused(self._socket)
         return _decoded(self._socket.request(b"", limits.STATUS_WAIT_US_MAX))
 
@@ -267,6 +276,7 @@ class GatewayLink:
         """Send the numbers of callers rejected since the last report."""
         for reason, times in dict(self._refused()).items():
             new = times - self._reported[reason]
+            # If the socket is full, the increase stays unreported, and the next status request sends it.
             if new and gateway.send(REFUSED + new.to_bytes(8, "little") + reason.encode()):
                 self._reported[reason] = times
 

@@ -42,6 +42,7 @@ class Connections:
         """Begin without calls."""
         self.port = 0
         self._lock = threading.Lock()
+        # The set is weak, because the Flight library does not report the end of a call and only drops the objects of the call.
         self._calls: weakref.WeakSet[Call] = weakref.WeakSet()
 
     def call(self, peer: str) -> Call:
@@ -62,19 +63,23 @@ class Connections:
         for connection, peer in self._connected():
             if which(peer):
                 with contextlib.suppress(OSError):  # the connection is closed already
+                    # `shutdown` ends the connection for every duplicate of its descriptor, whereas `close` ends one duplicate.
                     connection.shutdown(socket.SHUT_RDWR)
                     ended += 1
         return ended
 
     def _connected(self) -> Iterator[tuple[socket.socket, Peer]]:
         """Yield each connection of the port with the peer's address. The yielded socket is a duplicate, closed at the next step."""
+        # The reserved descriptor is needed here, because this code runs when the process has no descriptor left.
         for name in with_reserved_descriptor(lambda: os.listdir(_DESCRIPTORS)):
             with contextlib.suppress(OSError):  # not a connected socket, or closed in the meantime by another thread
                 if not os.readlink(f"{_DESCRIPTORS}/{name}").startswith("socket:"):
                     continue
+                # A duplicate keeps the socket, because the library may close the number and reuse it at any time.
                 descriptor = with_reserved_descriptor(lambda number=int(name): os.dup(number))  # type: ignore[misc]  # binds the name
                 with _socket_of(descriptor) as connection:
                     if connection.family in (socket.AF_INET, socket.AF_INET6) and connection.getsockname()[1] == self.port:
+                        # The listening socket has the same port but no peer, so `getpeername` fails and the socket is skipped.
                         host, port = connection.getpeername()[:2]
                         yield connection, (_plain(host), port)
 
@@ -107,6 +112,7 @@ class DescriptorGuard:
     def check(self) -> None:
         """Close idle connections if no file descriptor is left; called about once a second."""
         try:
+            # `dup` fails exactly if no descriptor is left, and costs only two system calls a second.
             os.close(os.dup(0))
         except OSError:
             ended = self._connections.end_idle()

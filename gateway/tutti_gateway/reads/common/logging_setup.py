@@ -35,6 +35,7 @@ class JsonLines(logging.Formatter):
             line["log_lines_lost"] = self._file.lost
         if record.exc_info:
             line["exception"] = self.formatException(record.exc_info)
+        # A field of an unknown type becomes text, because an exception in a formatter would lose the log line.
         return msgspec.json.encode(line, enc_hook=str).decode()
 
 

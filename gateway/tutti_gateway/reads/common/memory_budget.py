@@ -41,6 +41,7 @@ class MemoryBudget:
             ReadError: `busy` if the batch does not fit in time.
         """
         with self._lock:
+            # A new batch also waits while others wait, even if it fits, because overtaking could starve the first waiter.
             if self._waiters or not self._fits():
                 self._wait()
             self._reserved += 1
@@ -67,6 +68,7 @@ class MemoryBudget:
                     )
                 waiter.wait(min(left, _POLL_S) if self._waiters[0] is waiter else left)
         finally:
+            # A stream that gives up may have been the first waiter, which polls, so the next waiter must begin to poll.
             self._waiters.remove(waiter)
             self._wake_next()
 

@@ -27,13 +27,16 @@ def tune() -> bool:
 
 def trim() -> None:
     """Release free memory to the system."""
+    # Arrow's pool is released first, because glibc can return only memory that Arrow has freed.
     pa.default_memory_pool().release_unused()
     malloc.release_free_memory()
 
 
 def private_bytes() -> int:
     """Return the anonymous memory of this process, bytes."""
+    # A read from byte 0 makes the kernel compute the content of the open file again.
     lines = os.pread(_status(), _STATUS_BYTES_MAX, 0).splitlines()
+    # Mapped segments count as RssFile and not as RssAnon: the kernel can drop their pages at any time.
     return next((int(line.split()[1]) * 1024 for line in lines if line.startswith(b"RssAnon:")), 0)
 
 

@@ -117,6 +117,7 @@ class Actions:
             )
         began = time.monotonic_ns()
         with converting_corruption(self._gateway.report_corruption, ""):
+            # The method name comes from `ACTIONS` and never from the caller, so a request cannot call any other method.
             answer = getattr(self, action.method)(body, is_cancelled)
         if kind not in _MAY_WAIT:
             self.act_us.add((time.monotonic_ns() - began) // 1000)
@@ -171,6 +172,7 @@ class Actions:
         request = decode(TicksRequest, body, "the body of ticks")
         frontier = self._ranges.frontier(request, is_cancelled)
         start, end = self._ranges.offsets(request.start, request.end, frontier)
+        # A caller that needs more ticks sends another request, which starts at the last tick of this answer.
         found = [tick for tick in self._reader.ticks(start, end) if tick[0] >= request.from_tick]
         return found[: limits.TICKS_AN_ANSWER_MAX]
 
@@ -179,6 +181,7 @@ class Actions:
         request = decode(TickEndRequest, body, "the body of tick_end")
         frontier = self._ranges.frontier(request, is_cancelled)
         start, end = self._ranges.offsets(request.start, request.end, frontier)
+        # A limit above the end of the range is lowered to that end, because a micro-batch never leaves its range.
         return {"offset": tick_end(self._reader.ticks, start, min(request.limit, end), end, request.every)}
 
     def bytes_end(self, body: bytes, is_cancelled: IsCancelled) -> object:
@@ -194,6 +197,7 @@ class Actions:
 
     def lanes(self, body: bytes, is_cancelled: IsCancelled) -> object:
         """Return the lanes of unordered records and their frontiers."""
+        # The frontier is read only to check the caller's log and `seen`, because each lane has a frontier of its own.
         self._ranges.frontier(decode(EmptyRequest, body, "the body of lanes"), is_cancelled)
         refuse_if_stalled(self._served_logs.find(""))  # readers of all lanes poll this action, and must leave a stalled gateway
         return self._served_logs.lanes()
@@ -227,13 +231,14 @@ class Actions:
         """Commit the offset of a named reader, through the gateway."""
         request = decode(SaveOffsetRequest, body, "the body of save_offset")
         frontier = self._ranges.frontier(request, is_cancelled)
+        # An offset above the frontier would mark records as processed that do not exist yet.
         self._ranges.check_not_beyond(f"reader {request.reader!r} cannot commit offset {request.offset}", request.offset, frontier)
         self._gateway.save_offset(request.reader, request.offset, request.back, is_cancelled)
         return {"reader": request.reader, "offset": request.offset}
 
     def passed(self, body: bytes, is_cancelled: IsCancelled) -> object:
-        """Return the committed offset of a named reader when it is at least `offset`, or after the timeout; None if there is "
-        "none.
+        """Return the committed offset of a named reader when it is at least `offset`, or after the timeout; None if there is
+        none.
         """
         request = decode(PassedRequest, body, "the body of passed")
         served = self._served_logs.find("")
@@ -241,9 +246,11 @@ class Actions:
         found = self._positions.committed(request.reader).offset
         if found < request.offset and request.timeout_ms:
             refuse_if_stalled(served)
+            # A gateway without a majority receives no commits, so a wait here would end only at its timeout.
             if served.state() in CUT_OFF and self._gateway.peers():
                 raise ReadError("unavailable", f"this gateway is {served.state()} and receives no new records: ask another gateway")
             wait_us = request.timeout_ms * 1000
+            # A committed OFFSETS frame does not move the frontier of records, so `watch.wait` would not notice the commit.
             found = self._watch.wait_on(
                 lambda: self._positions.committed(request.reader), request.offset - 1, wait_us, is_cancelled
             ).offset
@@ -258,6 +265,7 @@ class Actions:
         frontier = self._ranges.frontier(request, is_cancelled)
         query = f"query {request.name or request.label!r}"
         self._ranges.check_not_beyond(f"{query} reports offset {request.offset} as processed", request.offset, frontier)
+        # The report is recorded before the commit, so that `queries` lists the query even if its commit fails.
         self._queries.record(request, time.time_ns() // 1000)
         trouble = ""
         # An unchanged offset needs no commit.

@@ -62,6 +62,7 @@ class RangeSplitter:
         served = self._served_logs.find(command.lane)
         with converting_corruption(self._report_corruption, command.lane):
             resolved = served.ranges.resolve(command, is_cancelled)
+            # A range without an end is planned up to the frontier, because later records have no known size.
             end = resolved.frontier.offset if resolved.end is None else resolved.end
             parts = _parts(served, command, resolved.start, end)
         return Plan(served.reader.log, resolved.start, end, resolved.frontier.offset, parts, served.lane)
@@ -72,6 +73,7 @@ class RangeSplitter:
         with converting_corruption(self._report_corruption, command.lane):
             resolved = served.ranges.resolve(command, is_cancelled)
             if resolved.end is None or command.follow:
+                # A followed range is not split, because the number of records after the frontier is unknown.
                 parts = [Part(resolved.start, -1, -1, -1)]
             else:
                 parts = _parts(served, command, resolved.start, resolved.end)
@@ -85,6 +87,7 @@ class RangeSplitter:
             [_endpoint(served, command, resolved, part, list(locations)) for part in parts],
             sum(part.rows for part in parts) if complete else -1,
             sum(part.bytes for part in parts) if complete else -1,
+            # With `ordered`, a generic Flight client joins the parts in offset order.
             ordered=True,
             app_metadata=metadata(served, resolved),
         )
@@ -118,6 +121,7 @@ def _endpoint(
 ) -> flight.FlightEndpoint:
     ticket = Ticket(
         start=part.start,
+        # The single part of a followed range has no end, so the ticket keeps the end of the requested range.
         end=resolved.end if command.follow else part.end,
         topics=command.topics,
         columns=command.columns,

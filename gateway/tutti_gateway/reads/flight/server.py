@@ -90,6 +90,7 @@ class ReadsServer(flight.FlightServerBase):
         """Return the endpoints of a range, one for each split."""
         access = self._guard.caller(context)
         command = _command(descriptor)
+        # The permission is checked before a slot is acquired, so that callers without permission cannot use up the slots.
         self._guard.enforce(lambda: access.require_read(command.topics))
         lease = self.calls.acquire()
         try:
@@ -106,6 +107,7 @@ class ReadsServer(flight.FlightServerBase):
         self, context: flight.ServerCallContext, descriptor: flight.FlightDescriptor
     ) -> flight.SchemaResult:
         """Return the schema of a command's records."""
+        # Any valid token may read the schema, because the schema is the same for all topics.
         self._guard.caller(context)
         return flight.SchemaResult(schema_of(check_columns(_command(descriptor).columns)))
 

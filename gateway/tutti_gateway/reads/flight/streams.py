@@ -168,6 +168,7 @@ class Streams:
                 reached += batch.num_rows
                 del batch  # lets gRPC free this batch before the next one is built
         except Damaged as error:
+            # With a topic filter, the rows sent do not show which offset the scan has reached, so the error then names no offset.
             where = {"offset": reached} if ticket.topics is None else {}
             raise corruption_error(error, self._report_corruption, served.lane, **where) from error
 
@@ -216,6 +217,7 @@ class Streams:
                 if last is not empty:
                     yield last  # valid: the error concerns only the records after this batch
                 raise
+            # The scan has covered all offsets below `upto`, even if a topic filter has removed the last records.
             at = upto
             yield last, _progress(at, frontier)
             # Pause, so that small batches that are committed one after another reach the caller in one message.

@@ -103,6 +103,7 @@ class FrontierWatch(Generic[Frontier]):
         self.stopping = False
         self.silent = False  # set by the gateway's liveness check; waits notice it within half a second
         self._wake_fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        # `_drain` reads until the pipe is empty, which must raise BlockingIOError instead of blocking the thread.
         if notify_fd is not None:
             os.set_blocking(notify_fd, False)
         self._thread = threading.Thread(target=self._run, name="frontier-watch", daemon=True)
@@ -113,6 +114,7 @@ class FrontierWatch(Generic[Frontier]):
         frontier = self._read_frontier()
         with self._changed:
             last = self._last
+            # Of two threads, the one with the older frontier may get the lock last, and must not replace the newer frontier (C7).
             if frontier.offset >= last.offset:
                 self._last = frontier
                 if frontier.offset > last.offset:
@@ -167,6 +169,7 @@ class FrontierWatch(Generic[Frontier]):
             self._waiting_on_others += others
             first = self._waiting == 1
         if first:
+            # The watcher thread sleeps without a timeout and ignores the pipe until the first caller wakes it.
             self._wake()
         try:
             yield
@@ -181,6 +184,7 @@ class FrontierWatch(Generic[Frontier]):
             self.stopping = True
             self._changed.notify_all()
         self._wake()
+        # A thread cannot join itself, and `on_gateway_exit` runs in the watcher thread.
         if threading.current_thread() is not self._thread:
             self._thread.join()
 
@@ -194,6 +198,7 @@ class FrontierWatch(Generic[Frontier]):
         notify_fd = self._notify_fd
         trouble = ""
         while not self.stopping:
+            # A caller that begins to wait after this line writes to the eventfd, so the next turn counts that caller.
             waiting = self._waiting > 0
             if notify_fd is not None:
                 poll.register(notify_fd, select.POLLIN if waiting else 0)  # poll always reports the pipe's end
@@ -201,6 +206,7 @@ class FrontierWatch(Generic[Frontier]):
             with contextlib.suppress(BlockingIOError):
                 os.eventfd_read(self._wake_fd)
             if notify_fd is not None and notify_fd in events and not self._drain(notify_fd):
+                # `poll` reports the end of a pipe at every call, so a pipe that stays registered would make this loop spin.
                 poll.unregister(notify_fd)
                 notify_fd = None
                 if not self.stopping:
@@ -226,6 +232,7 @@ class FrontierWatch(Generic[Frontier]):
         try:
             while True:
                 data = os.read(fd, _PIPE_BYTES)
+                # A short read has emptied the pipe, so a second read, which would only fail with EAGAIN, is not needed.
                 if len(data) < _PIPE_BYTES:
                     return bool(data)
         except BlockingIOError:

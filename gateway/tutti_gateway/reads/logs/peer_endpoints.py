@@ -81,6 +81,7 @@ class PeerCache:
                 and not self._refreshing
                 and not self._stopping
             ):
+                # The time of the attempt counts, so that a failed refresh is not repeated before the interval has passed.
                 self._refreshed_at = time.monotonic()
                 threading.Thread(target=self._refresh, name="other-gateways", daemon=True).start()
                 self._refreshing = True  # set only after the thread has started, because the start may fail
@@ -98,6 +99,7 @@ class PeerCache:
         try:
             found = []
             for url in self._gateway.peers():
+                # A peer that does not answer costs up to a second, so a stopping process skips the remaining peers.
                 one = None if self._stopping else self._endpoints_of(url)
                 if one is not None:
                     found.append(one)
@@ -114,8 +116,10 @@ class PeerCache:
         """Return the endpoints of the gateway at `url`; None if the gateway does not answer, or has another log."""
         try:
             credentials = self._credentials()
+            # The url names one gateway, so the client must neither repeat the request nor use another gateway (`learn`).
             with RequestClient(url, limits.STATUS_WAIT_US_MAX / US, rounds=1, learn=False, credentials=credentials) as client:
                 welcome = client.welcome()
         except TuttiError:
             return None
+        # A url may lead to a gateway with another log, in which the offsets of this log mean nothing.
         return PeerEndpoints(welcome.gateway, welcome.reads, welcome.admin) if welcome.log == self._reader.log else None

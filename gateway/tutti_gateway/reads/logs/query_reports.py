@@ -48,6 +48,7 @@ class QueryReports:
     def trouble(self, run: str, why: str) -> None:
         """Record the reason why a run's position could not be committed to the log; `why` is empty after a successful commit."""
         with self._lock:
+            # The table may have dropped the run between its report and the end of its commit.
             if run in self._runs:
                 self._runs[run].trouble = why
 

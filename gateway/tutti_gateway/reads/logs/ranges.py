@@ -54,11 +54,13 @@ class RangeResolver:
         Raises:
             ReadError: `other_log`, `behind`.
         """
+        # The log is checked before the confirmation: a wrong log is permanent, and the confirmation may take two seconds.
         self.check_log(caller)
         if caller.linearizable:
             self.require_confirmed(caller.seen)
         seen = caller.seen
         frontier = self._watch.now()
+        # A gateway without a majority receives no records, so a wait would only delay the refusal.
         if frontier.offset < seen and self._state() not in CUT_OFF:
             frontier = self._watch.wait(seen - 1, limits.BEHIND_WAIT_US_MAX, is_cancelled)
         if frontier.offset < seen:
@@ -108,6 +110,7 @@ class RangeResolver:
             ReadError: `other_log`.
         """
         log = self._reader.log
+        # The first request of a caller names no log, and a gateway that has not joined a group yet has no log either.
         if caller.log and log and caller.log != log:
             raise ReadError(
                 "other_log",
@@ -124,10 +127,12 @@ class RangeResolver:
                 `unknown_topic`.
         """
         frontier = self.frontier(ticket, is_cancelled)
+        # Topics are checked after the wait for `seen`, because records that arrive during the wait may create the topic.
         self.check_topics(ticket)
         if not ticket.follow:
             return ResolvedRange(*self.offsets(ticket.start, ticket.end, frontier), frontier)
         start = self.offset(ticket.start, frontier)
+        # A followed range may end above the frontier, so only its start is checked.
         self._check("start", start, frontier)
         end = None if ticket.end is None else self.offset(ticket.end, frontier)
         if end is not None and end < start:
@@ -181,6 +186,7 @@ class RangeResolver:
             return
         if self._confirm is not None:
             self.require_confirmed(0, f"{what}, but the log is committed up to {frontier.offset} here")
+            # The confirmation may have moved the frontier, so the offset is compared once more.
             frontier = self._watch.now()
         if offset > frontier.offset:
             raise ReadError(
@@ -196,6 +202,7 @@ class RangeResolver:
         Raises:
             ReadError: with code `unknown_topic`, or `behind` if other gateways may know the topics.
         """
+        # A follower may wait for a topic that does not exist yet.
         if ticket.topics is None or ticket.follow or ticket.absent_ok:
             return
         if self._has_topics(ticket.topics):
@@ -209,6 +216,7 @@ class RangeResolver:
         for name in ticket.topics:
             if name not in known:
                 near = get_close_matches(name, known, 1)
+                # Names of other topics belong in the hint, which `hints_for` removes for callers that may not read everything.
                 hint = f"did you mean {near[0]!r}?" if near else _topic_list(sorted(known))
                 raise ReadError("unknown_topic", f"there is no topic {name!r} in this log", hint, name=name)
 

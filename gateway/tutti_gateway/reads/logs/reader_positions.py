@@ -60,6 +60,7 @@ class ReaderPositions:
             self._reader.on_corruption(error.position)
             self._load_state()
             return
+        # Offsets are merged only after all frames have been read, so an error leaves the table at the position `_upto`.
         self._saved |= found
         self._upto = last
 

@@ -128,6 +128,7 @@ class ServedLogs:
                 offset, position = frontier.offset, frontier.position
             except TuttiError as error:
                 lost = self._lost_reason(lane, error)
+                # A lane without a reason is still being created, and is listed when it becomes readable.
                 if not lost:
                     continue
             found.append(
@@ -149,6 +150,7 @@ class ServedLogs:
     def _known(self, halted: dict[str, str]) -> list[LaneName]:
         """Return the lanes that exist in the directory, and the lanes that have begun here but are missing now."""
         began = {lane for text in halted if (lane := LaneName.parse(text)) is not None}
+        # The file `lane` names the own lane of this gateway even if the directory of the lane is missing.
         own = recorded_own_lane(self._reader.path)
         if own is not None:
             began.add(own)
@@ -169,6 +171,7 @@ class ServedLogs:
             kept = self._lanes.get(lane)
         try:
             found = kept or self._open_lane(lane)
+            # A cached reader may belong to a lane whose files have disappeared, which only a read of its frontier shows.
             found.reader.frontier()
         except TuttiError:
             with self._lock:
@@ -197,7 +200,9 @@ class ServedLogs:
         newest: dict[int, LaneName] = {}
         for lane in sorted(lanes, key=self._begin_time):
             newest[lane.origin] = lane
+        # The roster is decided by the group, whereas a file time can be wrong after a restore, so the roster counts more.
         for number, voter in self._reader.state().roster.items():
+            # The roster may name a disk whose lane has not reached this gateway yet.
             if LaneName(number, voter.incarnation) in lanes:
                 newest[number] = LaneName(number, voter.incarnation)
         return newest

@@ -47,6 +47,7 @@ _ERRORS: dict[str, type[flight.FlightError]] = {
     "damaged": flight.FlightInternalError,
     "internal": flight.FlightInternalError,
 }
+# The first match counts, so each subclass stands before its base class (`Behind` before `Unavailable`).
 _CODES: tuple[tuple[type[TuttiError], str], ...] = (
     (Behind, "behind"),
     (OffsetOutOfRange, "out_of_range"),
@@ -124,8 +125,10 @@ def flight_error(error: BaseException) -> flight.FlightError:
     else:
         code, message = "internal", f"the reads process failed ({type(error).__name__}); its log has the details"
         LOG.error("a call failed", exc_info=error)
+    # Refused requests are not logged, because any client could fill the log with them.
     if code == "damaged" or (code == "internal" and isinstance(error, TuttiError)):
         LOG.error("a read failed", extra={"fields": {"code": code, "error": message, **fields}})
+    # The limit counts bytes and may cut a character in two, whose first part `errors="ignore"` drops.
     message = message.encode()[: limits.ERROR_TEXT_BYTES_MAX].decode(errors="ignore")
     info = msgspec.json.encode({"code": code, "message": message, **fields})
     made = _ERRORS.get(code, flight.FlightServerError)(message)
@@ -156,6 +159,7 @@ def raises_schema_errors(call: Callable[Arguments, Answer]) -> Callable[Argument
             return call(*args, **kwargs)
         except Exception as error:  # noqa: BLE001 - as in `raises_flight_errors`
             message = _message_of(flight_error(error))
+        # The error is raised after the handler, because inside the handler Python would attach the original exception to it.
         raise SchemaError(message)
 
     return guarded

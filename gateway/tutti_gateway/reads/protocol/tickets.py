@@ -18,7 +18,9 @@ from tutti_gateway.core import limits
 from tutti_gateway.reads.protocol.flight_errors import ReadError
 
 INT64_MAX = 2**63 - 1
+# Offsets are int64 in Arrow, so a larger number cannot name a record.
 Natural = Annotated[int, msgspec.Meta(ge=0, le=INT64_MAX)]
+# Timestamps before 1970 are negative.
 Time = Annotated[int, msgspec.Meta(ge=-INT64_MAX, le=INT64_MAX)]
 
 
@@ -75,6 +77,7 @@ class Command(Ticket, frozen=True, forbid_unknown_fields=True, kw_only=True, omi
 class FrontierRequest(LaneRequest, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """The body of the action `frontier`; with `beyond` the action waits."""
 
+    # With -1 the action never waits, because the frontier of an empty log is 0.
     beyond: Annotated[int, msgspec.Meta(ge=-1, le=INT64_MAX)] | None = None
     timeout_ms: Annotated[int, msgspec.Meta(ge=0, le=common_limits.LONG_POLL_US_MAX // 1000)] = 0
 
@@ -183,9 +186,11 @@ def decode(kind: type[AnyRequest], data: bytes, what: str) -> AnyRequest:
     Raises:
         ReadError: `malformed`, `unknown_column`.
     """
+    # The size is checked before decoding, because the decoder allocates objects for the whole request.
     if len(data) > common_limits.TICKET_BYTES_MAX:
         raise ReadError("malformed", f"{what} has {len(data)} bytes; at most {common_limits.TICKET_BYTES_MAX} are permitted")
     try:
+        # msgspec raises RecursionError for deep nesting and UnicodeDecodeError for invalid UTF-8, not its own errors.
         request = _DECODERS[kind].decode(data or b"{}")
     except (msgspec.DecodeError, msgspec.ValidationError, UnicodeDecodeError, RecursionError) as error:
         fields = ", ".join(kind.__struct_fields__)

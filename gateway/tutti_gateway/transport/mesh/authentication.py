@@ -52,6 +52,7 @@ class KeyAuthenticator:
         """
         public = z85.encode(key)
         found = self._keyring.name_of(public)
+        # A new gateway may connect before the next periodic check, so an unknown key causes an early look at the file.
         if not found and reload and self.refresh():
             found = self._keyring.name_of(public)
         return found
@@ -72,6 +73,7 @@ class KeyAuthenticator:
     def refresh(self) -> bool:
         """Read the public file again if it has changed, at most once in `KEYS_CHECK_US`. Return True if the keys changed."""
         now_us = self._clock_us()
+        # Without this interval, a peer with an unknown key could cause a file access for each handshake.
         if now_us - self._refreshed_us < limits.KEYS_CHECK_US:
             return False
         self._refreshed_us = now_us

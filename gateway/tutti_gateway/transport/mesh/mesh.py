@@ -84,6 +84,7 @@ class Mesh:
     def set_peers(self, peers: Sequence[tuple[int, str, str]]) -> None:
         """Set the gateways to connect to, and close the links to all others except active unlisted peers."""
         self._peers = {number: (name, address) for number, name, address in peers}
+        # The numbers come first, because they decide which peers are unlisted and need a link of their own.
         self._inbound.set_numbers({name: number for number, name, _ in peers})
         self._update_links()
 
@@ -238,6 +239,7 @@ class Mesh:
         peer = self._inbound.received_from(routing)
         if peer is None:  # the peer never introduced itself, or was evicted from the table
             self._rejected += 1
+            # A peer that was evicted from the table regards itself as introduced, so the refusal requests a new introduction.
             self._refuse(routing, NOT_INTRODUCED)
             return None
         if peer.number == 0:  # the peer is refused, and the answer to its introduction had the reason
@@ -302,6 +304,7 @@ class Mesh:
             link.connects += 1
             link.failed_attempts = 0
             self._introduce(link)
+            # The core may send from now on, after the introduction, because a peer drops all earlier messages (transport, T6).
             return LinkChanged(link.number, up=True)
         elif link.up:
             link.up = False
@@ -315,6 +318,7 @@ class Mesh:
             self._malformed += 1
             return
         try:
+            # A malformed refusal is counted but not logged, because its text is unchecked data of a peer.
             refusal = decode_refusal(data)
         except FormatError:
             self._malformed += 1

@@ -67,6 +67,7 @@ class PeerLink:
     def connect_failed(self, failure: ConnectFailure) -> str:
         """Count a failed attempt. Return the message for the operator; empty if there is none yet."""
         self.failed_attempts += 1
+        # Key errors are certain at once, but a starting or stopping gateway also ends a connection during the handshake.
         if failure is ConnectFailure.KEY_REJECTED:
             return f"{self.address} rejects this gateway, because its public key is not listed there"
         if failure is ConnectFailure.OTHER_KEY:

@@ -154,6 +154,7 @@ class MeshConnection:
         self._send_queue = SendQueue(connection)
         self._set_deadline(limits.MESH_CONNECT_MS_MAX)
         self._owner.by_descriptor[connection.fileno()] = self
+        # A connecting socket becomes writable when the attempt has succeeded or failed.
         self._owner.epoll.register(connection.fileno(), _WRITABLE)
         return None
 
@@ -189,6 +190,7 @@ class MeshConnection:
         self._handshake = self._reader = self._receiver = None
         self._owner.unread.discard(self)
         if connection is not None:
+            # The entry goes before the close, because a closed socket has the descriptor -1 and the kernel reuses its number.
             del self._owner.by_descriptor[connection.fileno()]
             connection.close()  # also removes it from epoll
         if self._send_queue is not None:
@@ -208,8 +210,10 @@ class MeshConnection:
                 yield from self._continue_handshake(self._handshake)
             else:
                 self._start_handshake()
+        # BlockingIOError is a subclass of OSError, so its handler must precede the handler that breaks the connection.
         except BlockingIOError:
             return
+        # Both key errors are subclasses of HandshakeError, so their handlers come first.
         except Rejected:
             yield from self._fail(ConnectFailure.KEY_REJECTED)
         except UnknownServerKey:
@@ -221,6 +225,7 @@ class MeshConnection:
 
     def _start_handshake(self) -> None:
         connection = self._connection()
+        # The result of a non-blocking `connect` is not an exception, but waits in SO_ERROR.
         code = connection.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
         if code:
             raise OSError(code, "")

@@ -89,6 +89,7 @@ class Datagram(NamedTuple):
 
 def parse(data: Buffer, group: int) -> Datagram | None:
     """Return the header of a datagram; None if the datagram is invalid, or belongs to another group or version."""
+    # The CRC is the shorter seal, and only the sender's introduction shows which seal the datagram has.
     if len(data) < HEADER_BYTES + _CRC.size:
         return None
     magic, version, kind, fragment, of_group, process, number, fragments, _, size = _HEADER.unpack_from(data)
@@ -160,6 +161,7 @@ class Reassembly:
             self._evict(now_us)
         elif len(partial.fragments) != datagram.fragments or partial.size != datagram.size:  # contradicts its first fragment
             return None
+        # A network may deliver a datagram twice, and a second copy must not count as a missing fragment.
         if partial.fragments[datagram.fragment] is not None or partial.bytes + len(payload) > partial.size:
             return None
         partial.fragments[datagram.fragment] = payload
@@ -175,8 +177,8 @@ class Reassembly:
         return self._complete(number, b"".join(part for part in partial.fragments if part is not None))
 
     def update_highest(self, number: int) -> None:
-        """Register the number of the sender's last message, which its beacons contain, so that a loss of that message is "
-        "detected.
+        """Register the number of the sender's last message, which its beacons contain, so that a loss of that message is
+        detected.
         """
         if not self._first and number:
             self._first = number + 1  # nothing was received before this beacon, so only later messages can count as lost

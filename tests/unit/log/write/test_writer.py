@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 import time
+from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from tests.unit.log.history import VIEW, History, decide, opened, other_boot, sample, write_log
+from tests.support.waiting import wait_until
+from tests.unit.log.history import VIEW, History, decide, expected, opened, other_boot, sample, seen, write_log
 from tests.unit.log.watched import Watched
 from tutti.data.frames.frame import Frame, Kind
 from tutti.data.hard_state import HardState
 from tutti.errors import InvariantViolated, WrongDirectory
-from tutti.log.files.layout import list_positions
+from tutti.log.files.layout import list_positions, read_header
 from tutti.log.files.options import LogOptions
 from tutti.log.files.storage import IOV_MAX, Storage
 from tutti.log.format.hard_state import encode_slot, read_hard_state
 from tutti.log.format.vote_mark import VoteMark, newest_mark, segment_marks
+from tutti.log.read.reader import LogReader
+from tutti.log.read.scan import scan
 from tutti_gateway.core import limits
 from tutti_gateway.log.write.segment import prepared_paths
 
@@ -260,6 +265,52 @@ def test_prepared_segments_are_made_while_idle_and_used(tmp_path: Path) -> None:
     writer.sync()
     used = {(tmp_path / "log" / f"{first:020d}.seg").stat().st_ino for first in list_positions(str(tmp_path), "seg")}
     assert inodes <= used
+    close()
+
+
+def test_segments_grow_from_the_first_size_across_restarts(tmp_path: Path) -> None:
+    options = LogOptions(
+        segment_bytes=256 << 10, first_segment_bytes=32 << 10, prepared_segments=0, reserved_bytes=0, disk_low_bytes=0
+    )
+    history = sample(120, size=4000)
+    large = history.batch("producer0", "topic0", [b"x" * (200 << 10)])
+    done = 0
+    for step in (20, 60, len(history.frames)):
+        writer, _, close = opened(tmp_path, options)
+        writer.append(history.frames[done : done + step])
+        writer.sync()
+        decide(writer, history, done + 1, min(done + step, len(history.frames)))
+        done += step
+        close()
+    sizes = [read_header(str(tmp_path), first).size >> 10 for first in list_positions(str(tmp_path), "seg")]
+    assert sizes[:4] == [32, 64, 128, 256]
+    assert set(sizes[4:]) <= {256}
+    assert large.size < 256 << 10
+    with closing(LogReader(tmp_path)) as reader:
+        assert seen(scan(reader, 0, len(history.records))) == expected(history, 0, len(history.records))
+
+
+def test_a_frame_above_the_first_size_makes_a_larger_segment(tmp_path: Path) -> None:
+    options = LogOptions(
+        segment_bytes=256 << 10, first_segment_bytes=32 << 10, prepared_segments=0, reserved_bytes=0, disk_low_bytes=0
+    )
+    history = History()
+    history.batch("p", "t", [b"x" * (200 << 10)])
+    write_log(tmp_path, history, options)
+    with closing(LogReader(tmp_path)) as reader:
+        assert seen(scan(reader, 0, 1)) == expected(history, 0, 1)
+
+
+def test_growing_segments_do_not_use_prepared_segments_of_an_earlier_run(tmp_path: Path) -> None:
+    options = LogOptions(segment_bytes=256 << 10, prepared_segments=1, reserved_bytes=0, disk_low_bytes=0)
+    _, _, close = opened(tmp_path, options)
+    wait_until(lambda: bool(prepared_paths(str(tmp_path))))
+    close()
+    writer, _, close = opened(tmp_path, replace(options, first_segment_bytes=32 << 10, prepared_segments=0))
+    assert prepared_paths(str(tmp_path)) == []
+    writer.append(History().frames)
+    writer.sync()
+    assert (tmp_path / "log" / f"{1:020d}.seg").stat().st_size == 32 << 10
     close()
 
 

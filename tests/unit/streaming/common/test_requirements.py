@@ -87,7 +87,7 @@ def test_an_outdated_library_is_named_with_the_required_version(monkeypatch: pyt
     said = str(refused.value)
     assert said.startswith(f"{sys.executable} on host ")
     assert "orjson is missing (3.11 or newer is needed); pyarrow is 21.0.0 (22 or newer is needed). " in said
-    assert f"{sys.executable} -m pip install 'tutti-ingest[spark]'" in said
+    assert f"{sys.executable} -m pip install '.[spark]'" in said
 
 
 def test_a_task_is_refused_too_and_before_it_reads(monkeypatch: pytest.MonkeyPatch) -> None:
