@@ -47,6 +47,12 @@ def _unordered(directory: Path, rounds: int, quick: bool) -> list[Figure]:
     return unordered(directory, rounds, quick)
 
 
+def _aio(directory: Path, rounds: int, quick: bool) -> list[Figure]:
+    from benchmarks.aio import aio
+
+    return aio(directory, rounds, quick)
+
+
 def _http(directory: Path, rounds: int, quick: bool) -> list[Figure]:
     from benchmarks.http import http
 
@@ -143,6 +149,7 @@ BENCHMARKS: dict[str, Benchmark] = {
     "latency": Benchmark("one record at a time, and paced", False, _latency),
     "group": Benchmark("groups of one, three and five beside bare ZeroMQ with the same syncs, and idle members", False, _group),
     "unordered": Benchmark("unordered sends beside ordered ones, throughput and one at a time", False, _unordered),
+    "aio": Benchmark("AsyncProducer beside Producer: CPU of a record in bulk, latency one at a time", False, _aio),
     "spool": Benchmark("a producer's spool beside a producer without, and read back after an outage", False, _spool),
     "http": Benchmark("posts over HTTP beside the plain Producer", False, _http),
     "kafka": Benchmark("records from Kafka and to Kafka by the connectors, beside Kafka's bare client", False, _kafka),

@@ -9,6 +9,8 @@ with Producer("tutti://127.0.0.1:7400", producer="jfk-departures") as producer:
 with Reader("tutti://127.0.0.1:7400", topics=["flights"], start=0) as reader:
     for batch in reader:
         ...
+
+In coroutines, `AsyncProducer` and `AsyncReader` take their places.
 """
 
 from __future__ import annotations
@@ -37,6 +39,7 @@ from tutti.errors import (
 )
 
 if TYPE_CHECKING:
+    from tutti.aio import AsyncProducer, AsyncReader, AsyncReceipt
     from tutti.batching.receipt import Receipt, Resume
     from tutti.common.credentials import Credentials
     from tutti.common.stats import ProducerStats, ReaderStats
@@ -46,6 +49,9 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Aborted",
+    "AsyncProducer",
+    "AsyncReader",
+    "AsyncReceipt",
     "Behind",
     "BufferFull",
     "ConfigError",
@@ -75,6 +81,9 @@ __all__ = [
 
 # Each module is imported at its first use, so that a program with only a `Reader` does not load the producer.
 _MODULES = {
+    "AsyncProducer": "tutti.aio",
+    "AsyncReader": "tutti.aio",
+    "AsyncReceipt": "tutti.aio",
     "Credentials": "tutti.common.credentials",
     "Producer": "tutti.producer",
     "ProducerStats": "tutti.common.stats",

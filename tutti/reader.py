@@ -262,10 +262,9 @@ class Reader:
 
     def __next__(self) -> pa.RecordBatch:
         """Return the next batch; with `follow`, wait for it."""
-        found = self._next(float("inf"))
+        found = self._take(float("inf"))
         if found is None:
             raise StopIteration
-        self._cursor.advance(found.next)
         return found.batch
 
     def poll(self, timeout: float = 0.0) -> pa.RecordBatch | None:
@@ -275,23 +274,19 @@ class Reader:
             UsageError: `timeout` is not a number of seconds, or the reader is closed.
         """
         check_wait(timeout)
-        found = self._next(timeout)
-        if found is None:
-            return None
-        self._cursor.advance(found.next)
-        return found.batch
+        found = self._take(timeout)
+        return None if found is None else found.batch
 
     def records(self) -> Iterator[Record]:
         """Yield single records, 100 times slower than batches. `position` advances with each record."""
         while (found := self._next(float("inf"))) is not None:
-            batch, mark = found.batch, self._cursor.mark
-            columns = {name: _values(batch.column(name), name) for name in batch.schema.names}
-            for offset, *row in zip(found.offsets(), *columns.values(), strict=True):
+            mark = self._cursor.mark
+            for offset, record in records_of(found):
                 if self._cursor.mark != mark:
                     break  # another call has moved the position, so the rest of this batch is not next
                 self._cursor.advance(offset + 1)
                 mark = self._cursor.mark
-                yield Record(**dict(zip(columns, row, strict=True)))
+                yield record
 
     def to_arrow(self) -> pa.Table:
         """Read the rest of the range into one Arrow table, without copying the batches.
@@ -345,6 +340,10 @@ class Reader:
             UsageError: the reader has no name, reads files, or is closed.
             Refused: the committed offset is above the position (code "offset").
         """
+        self._save(self.position)
+
+    def _save(self, position: Any) -> None:
+        """As `save`, for a position that the reader may have passed. Another thread may read at the same time."""
         self._check_open()
         if self._unordered:
             raise UsageError(_CANNOT_SAVE)
@@ -352,8 +351,13 @@ class Reader:
             raise UsageError("this reader has no name to save under: create it with a name, as in Reader(..., name='loader')")
         if self._gateways is None:
             raise UsageError("a reader of files cannot save its position, because only a gateway writes to the log: read by url")
-        self._gateways.save_offset(self._name, self.position, self._rewind)
+        self._gateways.save_offset(self._name, position, self._rewind)
         self._rewind = False
+
+    def _interrupt(self) -> None:
+        """End a call that another thread waits in: the call returns None, as at the end of its timeout. Later calls raise."""
+        self._closed = True
+        self._deadline.within(0.0)
 
     def close(self) -> None:
         """Release connections and files. Afterwards, `position` and `end` stay valid, and every other call raises `UsageError`."""
@@ -382,6 +386,13 @@ class Reader:
         if self._closed:
             raise UsageError("the reader is closed: create a new one")
 
+    def _take(self, timeout: float) -> ScanBatch | None:
+        """As `_next`, and move the position after the batch."""
+        found = self._next(timeout)
+        if found is not None:
+            self._cursor.advance(found.next)
+        return found
+
     def _next(self, timeout: float) -> ScanBatch | None:
         """Return the next batch without moving the position; None after the timeout or at the end of the range.
 
@@ -389,8 +400,8 @@ class Reader:
             Unavailable: no gateway answered for `patience` seconds.
             UsageError: the reader is closed.
         """
-        self._check_open()
         self._deadline.within(timeout)
+        self._check_open()  # after the deadline is set, so that an `_interrupt` in another thread ends this call
         while not self._cursor.finished():
             try:
                 opened = self._cursor.open(self._deadline)
@@ -460,6 +471,13 @@ def source_of(gateways: FlightSource | None, path: Paths | None, archive: str | 
 
     opened = Archive(archive if archive is not None else "")
     return ArchiveSource(opened) if log is None else TieredSource(log, opened)
+
+
+def records_of(found: ScanBatch) -> Iterator[tuple[int, Record]]:
+    """Yield the offset and the fields of each record in a batch."""
+    columns = {name: _values(found.batch.column(name), name) for name in found.batch.schema.names}
+    for offset, *row in zip(found.offsets(), *columns.values(), strict=True):
+        yield offset, Record(**dict(zip(columns, row, strict=True)))
 
 
 def _import_library(name: str) -> Any:

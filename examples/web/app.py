@@ -8,7 +8,6 @@ the order may be committed. The HTTP connector answers such a client.
 
 from __future__ import annotations
 
-import asyncio
 import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -17,7 +16,8 @@ from typing import Annotated
 from fastapi import FastAPI, HTTPException, Query, Request
 from pydantic import BaseModel, Field
 
-from tutti import BufferFull, Producer, Reader, Receipt, TuttiError
+from tutti import TuttiError
+from tutti.aio import AsyncProducer, AsyncReader
 
 URL = os.environ.get("TUTTI_URL", "tutti://127.0.0.1:7400")
 TOPIC = "orders"
@@ -33,9 +33,9 @@ class Order(BaseModel):
 
 @asynccontextmanager
 async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-    """Open one producer for all requests: it is thread-safe, and their records share batches."""
-    # A full buffer raises an error for one client instead of blocking all of them. A client waits at most ten seconds.
-    with await asyncio.to_thread(Producer, URL, on_full="raise", delivery_timeout=10) as app.state.producer:
+    """Open one producer for all requests: their records share batches."""
+    # A full buffer raises an error for one client instead of a wait for all of them. A client waits at most ten seconds.
+    async with AsyncProducer(URL, on_full="raise", delivery_timeout=10) as app.state.producer:
         yield
 
 
@@ -45,36 +45,23 @@ app = FastAPI(title="Orders", lifespan=lifespan)
 @app.post("/orders", status_code=201)
 async def create_order(order: Order, request: Request) -> dict[str, int]:
     """Commit one order. After 503 the order may be committed: send it again with the same number."""
-    loop = asyncio.get_running_loop()
-    done: asyncio.Future[int] = loop.create_future()
-
-    def delivered(error: Exception | None, receipt: Receipt) -> None:  # runs in the producer's thread, which must not block
-        loop.call_soon_threadsafe(resolve, error, receipt)
-
-    def resolve(error: Exception | None, receipt: Receipt) -> None:
-        if done.cancelled():  # the client has disconnected; the order stays in the log
-            return
-        if error is not None:
-            done.set_exception(error)
-        else:
-            done.set_result(receipt.result())
-
+    producer: AsyncProducer = request.app.state.producer
     try:
-        request.app.state.producer.send(TOPIC, order.model_dump_json().encode(), key=b"%d" % order.order, on_delivery=delivered)
-        return {"offset": await done}
-    except BufferFull as error:
+        # If the client disconnects, the order stays in the log.
+        return {"offset": await producer.send(TOPIC, order.model_dump_json().encode(), key=b"%d" % order.order)}
+    except TuttiError as error:  # BufferFull, or Unknown: the order may be in the log. Readers detect repeats by the order's number
         raise HTTPException(503, str(error), {"Retry-After": "1"}) from error
-    except TuttiError as error:  # Unknown: the order may be in the log. Readers detect repeats by the order's number
-        raise HTTPException(503, str(error)) from error
 
 
 @app.get("/orders")
-def list_orders(start: Annotated[int, Query(ge=0)] = 0, limit: Annotated[int, Query(ge=1, le=1000)] = 100) -> dict[str, object]:
-    """Return orders from an offset on, and the next offset. The function blocks on a socket, so FastAPI runs it in a thread."""
+async def list_orders(
+    start: Annotated[int, Query(ge=0)] = 0, limit: Annotated[int, Query(ge=1, le=1000)] = 100
+) -> dict[str, object]:
+    """Return orders from an offset on, and the next offset."""
     found: list[object] = []
     try:
-        with Reader(URL, topics=[TOPIC], start=start, columns=["offset", "value"]) as reader:
-            for record in reader.records():
+        async with AsyncReader(URL, topics=[TOPIC], start=start, columns=["offset", "value"]) as reader:
+            async for record in reader.records():
                 found.append({"offset": record.offset, **Order.model_validate_json(record.value or b"").model_dump()})
                 if len(found) == limit:
                     break

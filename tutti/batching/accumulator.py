@@ -494,7 +494,7 @@ class Accumulator:
         # The parent gets the outcomes, so the end of the `with` block in the child must not raise this failure.
         failure.seen = True
         for batch in (*batches, *self.queue, *(() if self._open is self._no_batch else (self._open,))):
-            batch.callbacks = None
+            batch.callbacks = batch.calls = batch.futures = None  # only the parent calls back
             if not batch.done:
                 batch.resolve(OFFSET_UNKNOWN, failure)
                 batch.finish()

@@ -11,8 +11,9 @@ from typing import Any, Literal, NamedTuple, Protocol
 
 import msgspec
 
+from tutti.batching import future
+from tutti.batching.future import FutureMethods, FutureState
 from tutti.common.deadlines import check_wait
-from tutti.common.fork import after_fork
 from tutti.data.client_protocol import OFFSET_UNKNOWN
 from tutti.data.frames.frame import Kind
 from tutti.data.names import check_name
@@ -144,6 +145,7 @@ class Batch:
         "atomic",
         "body",
         "callbacks",
+        "calls",
         "charge",
         "codec",
         "copies",
@@ -154,6 +156,7 @@ class Batch:
         "failure",
         "first_sequence",
         "free_bytes",
+        "futures",
         "headers",
         "keys",
         "kind",
@@ -221,6 +224,8 @@ class Batch:
         self.spool: SpoolWait | None = None  # the spool of the batch, if any
         self.spool_position: SpoolPosition | None = None  # position after the batch; None until the spool has the batch durably
         self.latch: Any = None  # a lock that the first waiter creates and that `finish` releases
+        self.calls: dict[Callable[[], object], None] | None = None  # calls to make at the outcome; see `call_at_outcome`
+        self.futures: dict[int, FutureState] | None = None  # index -> state, for receipts in `concurrent.futures.wait`
         self.resolved = False  # True if the I/O thread knows the outcome
         self.done = False  # True if the outcome is published to all threads
 
@@ -295,15 +300,42 @@ class Batch:
         """Call the callbacks. Log exceptions, so that a failing callback does not stop other deliveries."""
         # Break the reference cycle: the batch refers to callbacks and receipts, and a receipt refers to its batch.
         callbacks, self.callbacks = self.callbacks, None
-        if callbacks is None:
-            return
-        error = self.failure.error if self.failure else None
-        pairs = iter(callbacks)
-        for receipt, callback in zip(pairs, pairs, strict=True):
-            try:
-                callback(error, receipt)
-            except BaseException:  # includes SystemExit, which would end the I/O thread
-                LOG.exception("on_delivery of a record to topic %s raised", self.topic)
+        if callbacks is not None:
+            error = self.failure.error if self.failure else None
+            pairs = iter(callbacks)
+            for receipt, callback in zip(pairs, pairs, strict=True):
+                try:
+                    callback(error, receipt)
+                except BaseException:  # includes SystemExit, which would end the I/O thread
+                    LOG.exception("on_delivery of a record to topic %s raised", self.topic)
+        if self.calls is not None:
+            with future.lock:
+                calls, self.calls = self.calls, None
+            for call in calls or ():
+                self._make(call)
+
+    def _make(self, call: Callable[[], object]) -> None:
+        try:
+            call()
+        except BaseException:  # includes SystemExit, which would end the I/O thread
+            LOG.exception("a callback of a record to topic %s raised", self.topic)
+
+    def call_at_outcome(self, call: Callable[[], object]) -> None:
+        """Make a call in the I/O thread at the outcome, or at once if the outcome is known. Log an exception of the call."""
+        with future.lock:
+            self.calls = {} if self.calls is None else self.calls
+            self.calls[call] = None
+        # Checked after the call is added, because `announce` reads `calls` after `finish` has set `done`.
+        if self.done and self.forget_call(call):
+            self._make(call)
+
+    def forget_call(self, call: Callable[[], object]) -> bool:
+        """Drop a call that `call_at_outcome` added. Return False if another thread makes or has made the call."""
+        with future.lock:
+            if self.calls is None or call not in self.calls:
+                return False
+            del self.calls[call]
+            return True
 
     def wait(self, timeout: float | None) -> None:
         """Wait for the outcome.
@@ -313,7 +345,7 @@ class Batch:
             UsageError: called in `on_delivery`. The wait would never end, because the same thread sets the outcomes.
         """
         reject_in_callback("result() of an undelivered record cannot be waited for", "result() would never return there")
-        with _latches:
+        with future.lock:
             latch = self.latch
             if latch is None:
                 latch = threading.Lock()
@@ -326,19 +358,11 @@ class Batch:
         latch.release()  # wake the next waiter
 
 
-_latches = threading.RLock()  # reentrant, because a signal handler may wait for a receipt while its thread holds the lock
-
-
-def _renew_after_fork() -> None:
-    global _latches  # noqa: PLW0603 - the old lock may be held by a thread that only the parent has
-    _latches = threading.RLock()
-
-
-after_fork(_renew_after_fork)
-
-
-class Receipt(msgspec.Struct, gc=False, eq=False):
+class Receipt(msgspec.Struct, FutureMethods, gc=False, eq=False):
     """The result of one `send()` or `send_batch()`: an offset in the committed log, or an error.
+
+    A receipt is a `concurrent.futures.Future[int]`: `concurrent.futures.wait`, `as_completed` and `asyncio.wrap_future` accept it.
+    In a coroutine, `await receipt` returns what `result()` returns, and a cancelled `await` leaves the record in flight.
 
     The garbage collector does not track receipts, because there can be millions of them. A receipt always refers to its batch. A
     batch refers to a receipt only while the receipt's callback is due.

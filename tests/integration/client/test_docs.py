@@ -18,7 +18,7 @@ PAGE = Path(__file__).resolve().parents[3] / "docs/how-to/clients.md"
 def test_the_programs_of_the_page_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     programs = re.findall(r"```python\n(.*?)```", PAGE.read_text("utf-8"), flags=re.DOTALL)
-    assert len(programs) == 8
+    assert len(programs) == 9
     said = io.StringIO()
     with GatewayProcess(tmp_path) as gateway:
         for program in [*programs, programs[5]]:

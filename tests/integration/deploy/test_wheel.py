@@ -23,7 +23,11 @@ SOURCES = {"tutti", "gateway", "streaming", "connectors", "conf", "examples", "p
 #: A user's modules with the names of the project's folders.
 OWN = {"gateway.py": "ANSWER = 42\n", "streaming/__init__.py": "", "connectors/__init__.py": "", "reader.py": "", "limits.py": ""}
 APPLICATION = """
+import asyncio
+import concurrent.futures
+
 from tutti import Producer, Reader, Receipt
+from tutti.aio import AsyncProducer, AsyncReader, AsyncReceipt
 
 
 def send(producer: Producer, values: list[bytes]) -> list[int]:
@@ -36,6 +40,26 @@ def first(url: str) -> bytes | None:
         for record in reader.records():
             return record.value
     return None
+
+
+async def send_soon(producer: AsyncProducer, values: list[bytes]) -> list[int]:
+    receipts: list[AsyncReceipt] = [producer.send("flights", value) for value in values]
+    await producer.drain()
+    return [await receipt for receipt in receipts] + await asyncio.gather(*receipts)
+
+
+async def first_soon(url: str) -> bytes | None:
+    async with AsyncReader(url, topics=["flights"], start=0) as reader:
+        async for batch in reader:
+            print(batch.num_rows)
+        async for record in reader.records():
+            return record.value
+    return None
+
+
+async def wait(receipt: Receipt) -> int:
+    done, _ = concurrent.futures.wait([receipt])
+    return await receipt + await asyncio.wrap_future(receipt) + sum(future.result() for future in done)
 """
 #: Megabytes of the base installation without pyarrow and numpy, which are most of it; what they take is theirs.
 REST_MB_MAX = 40
@@ -172,6 +196,8 @@ def test_an_application_is_typed(site: Path, place: Path) -> None:
     assert good.returncode == 0, good.stdout
     wrong = checked(APPLICATION.replace("receipt.result(10)", "receipt.result(10).upper()"))
     assert '"int" has no attribute "upper"' in wrong.stdout, "Producer is Any"
+    wrong = checked(APPLICATION.replace("[await receipt for", "[(await receipt).upper() for"))
+    assert '"int" has no attribute "upper"' in wrong.stdout, "AsyncProducer is Any"
 
 
 def test_the_base_is_light(site: Path, place: Path) -> None:

@@ -86,23 +86,28 @@ def test_a_mistake_ends_with_one_line_and_the_exit_code_of_a_command(program: li
     assert said in done.stderr
 
 
-class Application:
-    """The web application, as the README starts it."""
+UVICORN = ("uvicorn", "--app-dir", "examples/web", "app:app", "--port")
+AIOHTTP = ("python", "-u", "examples/web/feed.py")
 
-    def __init__(self, gateway: GatewayProcess) -> None:
+
+class Application:
+    """A web application, as the README starts it."""
+
+    def __init__(self, gateway: GatewayProcess, *command: str) -> None:
         port = free_port()
         self.url = f"http://127.0.0.1:{port}"
-        command = ["uvicorn", "--app-dir", "examples/web", "app:app", "--port", str(port)]
-        self.process = subprocess.Popen(command, cwd=ROOT, env=environment(gateway), stderr=subprocess.PIPE, text=True)
-        assert self.process.stderr is not None
+        self.process = subprocess.Popen(
+            [*command, str(port)], cwd=ROOT, env=environment(gateway), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        )
+        assert self.process.stdout is not None
         self.said = ""
-        for line in self.process.stderr:
+        for line in self.process.stdout:
             self.said += line
-            if "running on" in line:
+            if "unning on" in line:
                 break
         else:
             raise AssertionError(self.said)
-        self._rest = threading.Thread(target=self.process.stderr.read, daemon=True)  # so that it never waits for its log
+        self._rest = threading.Thread(target=self.process.stdout.read, daemon=True)  # so that it never waits for its log
         self._rest.start()
 
     def ask(self, path: str, body: object = None) -> tuple[int, Any]:
@@ -122,12 +127,12 @@ class Application:
         self.process.terminate()
         self.process.wait(WAIT_S)
         self._rest.join(WAIT_S)
-        assert self.process.stderr is not None
-        self.process.stderr.close()
+        assert self.process.stdout is not None
+        self.process.stdout.close()
 
 
 def test_the_web_application_answers_when_an_order_is_in_the_log(gateway: GatewayProcess) -> None:
-    with Application(gateway) as application:
+    with Application(gateway, *UVICORN) as application:
         status, taken = application.ask("/orders", {"order": 1, "item": "tea", "quantity": 2})
         assert status == 201
         assert values(gateway, "orders") == [b'{"order":1,"item":"tea","quantity":2}']
@@ -137,6 +142,26 @@ def test_the_web_application_answers_when_an_order_is_in_the_log(gateway: Gatewa
         status, found = application.ask(f"/orders?start={taken['offset']}&limit=1")
         assert (status, found["orders"]) == (200, [{"offset": taken["offset"], "order": 1, "item": "tea", "quantity": 2}])
         assert found["next"] == taken["offset"] + 1
+
+
+def test_the_feed_streams_each_reading_once(gateway: GatewayProcess) -> None:
+    def events(stream: Any, count: int) -> list[tuple[str, str]]:
+        """Read `count` events, as pairs of id and data."""
+        lines = [stream.readline().decode().strip() for _ in range(3 * count)]
+        return [(at.removeprefix("id: "), data.removeprefix("data: ")) for at, data in zip(lines[::3], lines[1::3], strict=True)]
+
+    with Application(gateway, *AIOHTTP) as application:
+        offsets = [application.ask("/readings", number) for number in range(3)]
+        assert [status for status, _ in offsets] == [201] * 3
+        ids = [str(answer["offset"]) for _, answer in offsets]
+        with urllib.request.urlopen(f"{application.url}/readings", timeout=WAIT_S) as stream:  # noqa: S310 - our own
+            assert events(stream, 3) == list(zip(ids, "012", strict=True))
+            _, later = application.ask("/readings", 3)
+            assert events(stream, 1) == [(str(later["offset"]), "3")]
+        again = urllib.request.Request(f"{application.url}/readings", headers={"Last-Event-ID": ids[1]})  # noqa: S310 - our own
+        with urllib.request.urlopen(again, timeout=WAIT_S) as stream:  # noqa: S310 - our own
+            assert events(stream, 2) == [(ids[2], "2"), (str(later["offset"]), "3")]
+    assert application.process.returncode is not None
 
 
 def test_the_page_names_every_example_and_how_to_run_it() -> None:

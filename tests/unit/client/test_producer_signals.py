@@ -15,8 +15,7 @@ import pytest
 
 from tests.unit.client.fake_flight_server import ReadableGateway
 from tests.unit.client.fake_gateway import FakeGateway, until
-from tutti.batching import appender
-from tutti.batching.receipt import _latches
+from tutti.batching import appender, future
 from tutti.errors import UsageError
 from tutti.producer import Producer
 
@@ -95,7 +94,7 @@ def test_a_handler_that_struck_while_the_open_batch_was_out_is_refused(
 def test_a_handler_that_struck_in_a_wait_may_wait_too(gateway: FakeGateway) -> None:
     with Producer(gateway.url, linger=0.2) as p:
         receipt = p.send("t", b"0")
-        with _latches:
+        with future.lock:
             with pytest.raises(TimeoutError):
                 receipt.result(0.01)
             assert receipt.result(10) == 0

@@ -56,7 +56,8 @@ def _class(kind: type) -> Iterator[str]:
         if name.startswith("_") or not (inspect.isfunction(member) or isinstance(member, property)):
             continue
         call = _signature(member) if inspect.isfunction(member) else _returns(member)
-        yield f"### `{kind.__name__}.{name}`\n\n    {name}{call}\n\n{_text(_docstring(member))}\n"
+        awaited = "await " if inspect.iscoroutinefunction(member) else ""
+        yield f"### `{kind.__name__}.{name}`\n\n    {awaited}{name}{call}\n\n{_text(_docstring(member))}\n"
 
 
 def _field(field: dataclasses.Field[Any]) -> str:
@@ -66,7 +67,7 @@ def _field(field: dataclasses.Field[Any]) -> str:
 
 
 def _made_by_users(kind: type) -> bool:
-    return not any(name in inspect.signature(kind).parameters for name in ("batch",))
+    return not getattr(kind, "_is_protocol", False) and "batch" not in inspect.signature(kind).parameters
 
 
 def _docstring(what: Any) -> str:

@@ -1,0 +1,382 @@
+"""Tests of AsyncProducer over a fake gateway: offsets, back-pressure without a blocked loop, cancellation, failures and the end."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from tests.unit.client.fake_gateway import FakeGateway
+from tutti import limits
+from tutti.aio import AsyncProducer
+from tutti.aio.line import WaitingReceipt
+from tutti.batching.receipt import Receipt
+from tutti.data.frames.frame import Frame
+from tutti.errors import Aborted, BufferFull, Fenced, TooLarge, Unavailable, Unknown, UsageError
+from tutti.producer import Producer
+
+WAIT_S = 20.0
+
+
+class HeldGateway(FakeGateway):
+    """A gateway that handles no frame before `gate` is set."""
+
+    def __init__(self) -> None:
+        self.gate = threading.Event()
+        super().__init__(lane="of-g1", rule=self._hold)
+
+    def _hold(self, heard: object) -> None:
+        if isinstance(heard, Frame):
+            assert self.gate.wait(60)
+
+
+@pytest.fixture
+def held() -> Iterator[HeldGateway]:
+    gateway = HeldGateway()
+    with gateway:
+        yield gateway
+        gateway.gate.set()
+
+
+def small(gateway: FakeGateway, **options: Any) -> AsyncProducer:
+    """A producer with the smallest buffer."""
+    return AsyncProducer(gateway.url, producer="p", buffer_bytes=limits.BUFFER_BYTES_MIN, **options)
+
+
+def fill(p: AsyncProducer) -> int:
+    """Send until a record waits for space; return the number of records, with that one."""
+    for count in range(1, 1000):
+        if isinstance(p.send("t", b"%d" % count + bytes(1000)), WaitingReceipt):
+            return count
+    raise AssertionError("the buffer never filled")
+
+
+def numbers(gateway: FakeGateway) -> list[int]:
+    return [int((value or b"").rstrip(b"\0")) for value in gateway.log.values()]
+
+
+def test_await_send_gives_the_offset(gateway: FakeGateway) -> None:
+    async def run() -> None:
+        async with AsyncProducer(gateway.url, producer="p") as p:
+            assert await p.send("t", b"0", key=b"k", headers=iter([("a", b"b")]), timestamp=1) == 0
+            receipt = p.send("t", b"1", progress=b"at 1")
+            assert await receipt == 1
+            assert (receipt.offset, receipt.error, receipt.topic, receipt.count, receipt.done()) == (1, None, "t", 1, True)
+            batch = p.send_batch("t", pa.record_batch({"value": pa.array([b"2", b"3"])}), progress=b"at 3")
+            assert (await batch, batch.count) == (2, 2)
+            assert await p.resume() == (4, b"at 3")
+            assert (p.name, p.epoch, len(p), bool(p)) == ("p", 1, 0, True)
+        assert gateway.log.values() == [b"0", b"1", b"2", b"3"]
+
+    asyncio.run(run())
+
+
+def test_records_are_sent_without_await_in_the_order_of_the_calls(gateway: FakeGateway) -> None:
+    async def run() -> None:
+        async with AsyncProducer(gateway.url) as p:
+            receipts = [p.send("t", b"%d" % number) for number in range(20_000)]
+            assert await p.flush(WAIT_S) == 0
+            assert [await receipt for receipt in receipts] == list(range(20_000))
+            assert await asyncio.gather(*receipts[:10]) == list(range(10))
+        assert numbers(gateway) == list(range(20_000))
+
+    asyncio.run(run())
+
+
+def test_errors_of_arguments_and_records(gateway: FakeGateway) -> None:
+    with pytest.raises(UsageError, match="on_full='wait' is unknown"):
+        AsyncProducer(gateway.url, on_full="wait")  # type: ignore[arg-type]  # the mistake under test
+
+    async def run() -> None:
+        with pytest.raises(Unavailable):
+            await AsyncProducer("tutti://127.0.0.1:1", connect_timeout=0.05).open()
+        p = AsyncProducer(gateway.url)
+        for call in (lambda: p.send("t", b""), lambda: p.send_batch("t", None), lambda: len(p), lambda: p.name):  # type: ignore[arg-type]  # never reached
+            with pytest.raises(UsageError, match="is not open: use `async with"):
+                call()
+        with pytest.raises(UsageError, match="is not open"):
+            await p.flush()
+        async with p:
+            mistakes: list[dict[str, Any]] = [{"value": 5}, {"headers": 5}, {"ordering": "any"}, {"key": "k"}]
+            for wrong in mistakes:
+                with pytest.raises(UsageError):
+                    p.send("t", **{"value": b"", **wrong})
+        for call in (lambda: p.send("t", b""), lambda: p.send_batch("t", None)):  # type: ignore[arg-type]  # never reached
+            with pytest.raises(UsageError, match="the producer is closed"):
+                call()
+        with pytest.raises(UsageError, match="open or closed already"):
+            await p.open()
+        await p.close()
+
+    asyncio.run(run())
+
+
+def test_a_full_buffer_never_blocks_the_loop_and_keeps_the_order(held: HeldGateway) -> None:
+    async def run() -> None:
+        async with small(held) as p:
+            count = fill(p)
+
+            async def send(number: int) -> int:
+                return await p.send("t", b"%d" % number + bytes(1000))
+
+            tasks = [asyncio.create_task(send(number)) for number in range(count + 1, 500)]
+            draining = asyncio.create_task(p.drain())
+            await asyncio.sleep(0.05)  # the loop runs
+            assert not any(task.done() for task in tasks)
+            assert not draining.done()
+            assert len(p) == 499
+            assert await p.flush(0.01) == 499
+            held.gate.set()
+            assert await asyncio.wait_for(asyncio.gather(*tasks), WAIT_S) == list(range(count, 499))
+            await draining
+            assert await p.flush(WAIT_S) == 0
+        assert numbers(held) == list(range(1, 500))
+
+    asyncio.run(run())
+
+
+def test_no_record_overtakes_a_line_that_moves_in_turns(held: HeldGateway, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "ASYNC_RECORDS_A_TURN", 3)
+
+    async def run() -> None:
+        async with small(held) as p:
+            count = fill(p) + 1
+            for number in range(count, 300):
+                p.send("t", b"%d" % number + bytes(1000))
+            held.gate.set()
+            number, line = 300, p._lines[0].records
+            while line:
+                left = len(line)
+                await asyncio.sleep(0)
+                if len(line) < left and number < 400:  # a turn has opened a batch, to which the compiled path could append
+                    p.send("t", b"%d" % number)
+                    number += 1
+            p.send("t", b"%d" % number)
+        assert number > 310
+        assert numbers(held) == list(range(1, number + 1))
+
+    asyncio.run(run())
+
+
+def test_a_waiting_receipt_becomes_a_receipt(held: HeldGateway) -> None:
+    async def run() -> None:
+        async with small(held) as p:
+            count = fill(p)
+            called: list[object] = []
+            headers = iter([("name", b"value")])
+            receipt = p.send(
+                "t", b"last", headers=headers, on_delivery=lambda error, receipt: called.append((error, receipt.offset))
+            )
+            assert (receipt.done(), receipt.offset, receipt.error, receipt.left, receipt.lane) == (False, None, None, False, "")
+            assert repr(receipt) == "<Receipt topic=t waits for space>"
+            with pytest.raises(UsageError, match="waits for space"):
+                receipt.processed_by("query", 0)
+            batch = p.send_batch("t", pa.record_batch({"value": pa.array([b"a", b"b"])}))
+            held.gate.set()
+            assert (await receipt, await batch, batch.count) == (count, count + 1, 2)
+            assert (receipt.done(), receipt.offset, receipt.left, called) == (True, count, True, [(None, count)])
+            assert repr(receipt) == f"<Receipt topic=t offset={count} count=1>"
+            with pytest.raises(UsageError, match="has no spool"):
+                receipt.spooled(0)
+        assert held.log.values()[-3:] == [b"last", b"a", b"b"]
+        headers_sent = [frame for frame in held.frames() if b"name" in bytes(frame.body)]
+        assert headers_sent, "the iterator of headers survives the retry"
+
+    asyncio.run(run())
+
+
+def test_cancelled_waits_send_nothing_and_harm_nobody(held: HeldGateway) -> None:
+    async def run() -> None:
+        async with small(held) as p:
+            count = fill(p)
+            receipt = p.send("t", b"%d" % (count + 1))
+            with pytest.raises(TimeoutError):
+                await asyncio.wait_for(p.drain(), 0.02)
+            with pytest.raises(TimeoutError):
+                await asyncio.wait_for(receipt, 0.02)
+
+            async def wait() -> int:
+                return await receipt
+
+            other = asyncio.create_task(wait())
+            held.gate.set()
+            assert await asyncio.wait_for(other, WAIT_S) == count
+            assert await receipt == count
+        assert numbers(held) == list(range(1, count + 2))
+
+    asyncio.run(run())
+
+
+def test_a_full_buffer_raises_on_request_and_the_line_has_a_limit(held: HeldGateway, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "ASYNC_LINE_BYTES", 30_000)
+
+    async def run() -> None:
+        async with small(held, on_full="raise") as p:
+            with pytest.raises(BufferFull, match="on_full is 'raise'"):
+                fill(p)
+            with pytest.raises(BufferFull, match="on_full is 'raise'"):
+                p.send_batch("t", pa.record_batch({"value": pa.array([bytes(60_000)])}))
+            await p.drain()
+            held.gate.set()
+            assert await p.flush(WAIT_S) == 0
+            held.gate.clear()
+        async with small(held) as p:
+            fill(p)
+            for _ in range(13):
+                p.send("t", bytes(1000))
+            with pytest.raises(
+                BufferFull, match=r"more records already wait for space, which is the limit: call `await producer.drain"
+            ):
+                p.send("t", bytes(1000))
+            unordered = p.send("t", b"other", ordering="unordered")
+            assert isinstance(unordered, Receipt), "it waits for no ordered record"
+            held.gate.set()
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("seen", [False, True])
+def test_the_first_failure_that_nobody_saw_is_raised_at_the_end(gateway: FakeGateway, seen: bool) -> None:
+    async def run() -> None:
+        async with AsyncProducer(gateway.url) as p:
+            receipt = p.send("t", bytes(limits.RECORD_BYTES_MAX + 1))
+            if seen:
+                with pytest.raises(TooLarge):
+                    await receipt
+
+    with contextlib.nullcontext() if seen else pytest.raises(TooLarge):
+        asyncio.run(run())
+
+
+def test_a_fenced_producer_fails_its_waiting_records(gateway: FakeGateway) -> None:
+    async def run() -> None:
+        async with small(gateway) as p:
+            fill(p)
+            waiting = p.send("t", b"waits")
+            with Producer(gateway.url, producer="p"):
+                gateway.rule = None
+                with pytest.raises(Fenced):
+                    await waiting
+            with pytest.raises(Fenced):
+                p.send("t", b"late")
+            await p.drain()
+
+    gateway.rule = lambda heard: [] if isinstance(heard, Frame) else None
+    with pytest.raises(Fenced):
+        asyncio.run(run())
+
+
+def test_the_end_of_a_block_that_raises_fails_what_waits(
+    held: HeldGateway, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "EXIT_FLUSH_US", 50_000)
+    receipts = []
+
+    async def run() -> None:
+        async with small(held) as p:
+            fill(p)
+            receipts.append(p.send("t", b"waits"))
+            raise ZeroDivisionError
+
+    with caplog.at_level(logging.ERROR), pytest.raises(ZeroDivisionError):
+        asyncio.run(run())
+    assert str(receipts[0].error) == "the producer was closed before the record was sent"
+    assert "producer p was closed with 2 records not sent" in caplog.text
+
+
+def test_a_cancelled_end_still_closes(held: HeldGateway) -> None:
+    async def run() -> None:
+        p = small(held)
+
+        async def use() -> None:
+            async with p:
+                p.send("t", b"1")
+
+        task = asyncio.create_task(use())
+        while not p._producer or not len(p):
+            await asyncio.sleep(0.01)
+        await asyncio.sleep(0.05)
+        task.cancel()
+        threading.Timer(0.1, held.gate.set).start()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        with pytest.raises(UsageError, match="the producer is closed"):
+            p.send("t", b"2")
+        assert held.log.values() == [b"1"]
+
+    asyncio.run(run())
+
+
+def test_close_raises_no_failure(gateway: FakeGateway) -> None:
+    async def run() -> None:
+        p = await AsyncProducer(gateway.url).open()
+        receipt = p.send("t", bytes(limits.RECORD_BYTES_MAX + 1))
+        p.send("t", b"fine")
+        await p.close()
+        await p.close()
+        assert isinstance(receipt.error, TooLarge)
+        assert gateway.log.values() == [b"fine"]
+
+    asyncio.run(run())
+
+
+def test_a_second_event_loop_gets_an_error(gateway: FakeGateway) -> None:
+    p = AsyncProducer(gateway.url)
+    other, wrong = asyncio.new_event_loop(), r"was opened in another event loop: open an AsyncProducer in each loop"
+
+    async def misuse() -> None:
+        assert await p.send("t", b"1") == 1, "the compiled path works in any loop"
+        with pytest.raises(UsageError, match=wrong):
+            p.send("t", b"2", timestamp=1)
+        with pytest.raises(UsageError, match=wrong):
+            p.send_batch("t", pa.record_batch({"value": pa.array([b"1"])}))
+        for wait in (p.drain, p.flush, p.resume):
+            with pytest.raises(UsageError, match=wrong):
+                await wait()
+
+    async def keep_open() -> None:
+        await p.open()
+        assert await p.send("t", b"0") == 0
+
+    with asyncio.Runner() as runner:
+        runner.run(keep_open())
+        other.run_until_complete(misuse())
+        with pytest.raises(UsageError, match=wrong):
+            p.send("t", b"without a loop", timestamp=1)
+        runner.run(p.close())
+    other.close()
+    assert gateway.log.values() == [b"0", b"1"]
+
+
+def test_a_spool_takes_records_while_no_gateway_is_there(spool: Path) -> None:
+    async def run() -> None:
+        async with AsyncProducer("tutti://127.0.0.1:1", producer="p", spool=spool, delivery_timeout=0.3) as p:
+            receipt = p.send("t", b"kept")
+            await asyncio.to_thread(receipt.spooled, WAIT_S)
+            assert p.spool.records == 1
+            assert await p.flush(0.05) == 1
+
+    asyncio.run(run())
+
+
+def test_after_an_abort_resume_continues(gateway: FakeGateway) -> None:
+    async def run() -> None:
+        async with AsyncProducer(gateway.url, producer="p", delivery_timeout=0.3) as p:
+            assert await p.send("t", b"1", progress=b"1") == 0
+            gateway.rule = lambda heard: [] if isinstance(heard, Frame) else None
+            with pytest.raises(Unknown):
+                await p.send("t", b"2", progress=b"2")
+            with pytest.raises((Aborted, Unknown)):
+                p.send("t", b"3", progress=b"3")
+            gateway.rule = None
+            assert await p.resume() == (1, b"1")
+            assert await p.send("t", b"2", progress=b"2") == 1
+
+    asyncio.run(run())

@@ -1,0 +1,355 @@
+"""AsyncProducer: a `Producer` for coroutines.
+
+`send` puts the record into the buffer of a plain `Producer` and returns the receipt of that producer. So a record costs the event
+loop no task, no future and no wake-up. A future exists only while a coroutine awaits the receipt (`tutti.common.loop_wakeups`).
+Without a compiled send path, a record costs one more Python call than in a plain producer.
+
+If the buffer is full, the record waits in a `Line`, and the event loop moves the line into the buffer. A later record of the same
+ordering never overtakes the line.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import functools
+import logging
+import os
+import time
+from collections.abc import Callable, Collection, Iterable, Iterator
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Literal, Self
+
+from tutti import limits
+from tutti.aio.line import Line, WaitingReceipt
+from tutti.aio.receipt import AsyncReceipt
+from tutti.batching.accumulator import do_nothing
+from tutti.batching.appender import Append, with_fast_path
+from tutti.batching.encoder import Compression
+from tutti.batching.options import checked_options
+from tutti.batching.receipt import Header, OnDelivery, Receipt, Resume, Spooled
+from tutti.common.credentials import Credentials
+from tutti.common.deadlines import check_wait
+from tutti.common.loop_wakeups import running_loop
+from tutti.errors import BufferFull, Unknown, UsageError
+from tutti.producer import Producer, Timestamp
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+LOG = logging.getLogger("tutti.client")
+_NO_HEADERS: tuple[Header, ...] = ()
+_NO_APPENDERS: dict[str, Append] = {}
+_TOTAL = "total"
+_NOT_OPEN = ("a placeholder for a line with a record, with which `send` calls `_check`",)
+_RETRY_S = limits.ASYNC_RETRY_US / 1e6
+_POLL_S = limits.ANSWER_WAIT_US_MAX / 1e6
+
+
+class AsyncProducer:
+    """A `Producer` for coroutines: `await producer.send(...)` gives the offset, and no method blocks the event loop.
+
+    `async with` opens the producer. At the end of the block, the producer delivers all records, and then raises the first failure
+    that the application has not seen. If the block itself raises, the producer has two seconds to deliver, and the block's error
+    propagates. Order, identity, epochs, fencing and the spool are those of `Producer`.
+
+    A producer belongs to the event loop in which it was opened. In another loop, its methods raise `UsageError`; only `send` works
+    there too, unless records wait for space.
+
+    Args:
+        url, producer, linger, batch_bytes, buffer_bytes, compression, delivery_timeout: as in `Producer`.
+        connect_timeout, spool, spool_bytes, credentials: as in `Producer`.
+        on_full: behaviour of `send` when the buffer is full. With "block", the record waits for space, and only the coroutine that
+            awaits its receipt waits too. With "raise", `send` raises `BufferFull`.
+
+    Raises:
+        UsageError: an option is wrong. Opening raises the other errors of `Producer`.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        producer: str | None = None,
+        *,
+        linger: float = 0.0,
+        batch_bytes: int = limits.BATCH_BYTES,
+        buffer_bytes: int = limits.BUFFER_BYTES,
+        on_full: Literal["block", "raise"] = "block",
+        compression: Compression = None,
+        delivery_timeout: float = limits.DELIVERY_TIMEOUT_US / 1e6,
+        connect_timeout: float = limits.CONNECT_TIMEOUT_US / 1e6,
+        spool: str | os.PathLike[str] | None = None,
+        spool_bytes: int = limits.SPOOL_BYTES,
+        credentials: Credentials | str | Path | None = None,
+    ) -> None:
+        """Check the options, without a connection. `async with`, or `open`, connects."""
+        checked_options(linger, batch_bytes, buffer_bytes, on_full, compression, delivery_timeout)
+        self._connect = functools.partial(
+            Producer,
+            url,
+            producer,
+            linger=linger,
+            batch_bytes=batch_bytes,
+            buffer_bytes=buffer_bytes,
+            on_full="raise",  # `send` of the plain producer must never block the event loop
+            compression=compression,
+            delivery_timeout=delivery_timeout,
+            connect_timeout=connect_timeout,
+            spool=spool,
+            spool_bytes=spool_bytes,
+            credentials=credentials,
+        )
+        self._waits_for_space = on_full == "block"
+        # Spooled records have no delivery deadline, so without this limit the end of `async with` would wait until an outage ends.
+        self._exit_timeout = delivery_timeout if spool is not None else None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._producer: Producer | None = None
+        self._closed = False
+        self._lines: tuple[Line, ...] = ()  # of ordered and of unordered records
+        self._line_records: Collection[object] = _NOT_OPEN
+        # The open batch of the plain producer, for the compiled path of `send`; empty while that path must not overtake a line.
+        self._appenders = _NO_APPENDERS
+
+    async def open(self) -> Self:
+        """Connect and begin an epoch, as `Producer` does. `async with` calls this method.
+
+        Raises:
+            UsageError: the producer is open or closed.
+            TuttiError: an error of `Producer`: `Unavailable`, `Refused`, `ConfigError` or `DirectoryRefused`.
+        """
+        if self._loop is not None:
+            raise UsageError("the AsyncProducer is open or closed already: create another")
+        self._loop = asyncio.get_running_loop()
+        try:
+            self._producer = await asyncio.to_thread(self._connect)
+        except BaseException:
+            self._loop = None  # the application may try again
+            raise
+        self._lines = Line(self._enable_fast_path), Line(do_nothing)
+        self._send = self._producer.send
+        self._line_records = self._lines[0].records
+        self._enable_fast_path()
+        return self
+
+    def _enable_fast_path(self) -> None:
+        # The only access to the inside of the plain producer. A call through `Producer.send` takes 1.6 times as long.
+        self._appenders = _NO_APPENDERS if self._closed else self._opened._appenders
+
+    @property
+    def name(self) -> str:
+        """The name of the producer; a random name begins with `~`."""
+        return self._opened.name
+
+    @property
+    def epoch(self) -> int:
+        """The current epoch, or the last one if no epoch is open."""
+        return self._opened.epoch
+
+    @property
+    def spool(self) -> Spooled:
+        """The current content of the spool.
+
+        Raises:
+            UsageError: the producer has no spool, or is not open.
+        """
+        return self._opened.spool
+
+    @property
+    def _opened(self) -> Producer:
+        if self._producer is None:
+            raise UsageError("the AsyncProducer is not open: use `async with AsyncProducer(...) as p`, or `await p.open()`")
+        return self._producer
+
+    def _check(self) -> Producer:
+        """Return the plain producer.
+
+        Raises:
+            UsageError: the producer is not open, or belongs to another event loop.
+        """
+        producer = self._opened
+        if self._closed:
+            raise UsageError("the producer is closed: open another")
+        if running_loop() is not self._loop:
+            raise UsageError(
+                "the AsyncProducer was opened in another event loop: open an AsyncProducer in each loop, or share a Producer"
+            )
+        return producer
+
+    @with_fast_path
+    def send(
+        self,
+        topic: str,
+        value: bytes | None,
+        key: bytes | None = None,
+        timestamp: Timestamp = None,
+        headers: Iterable[Header] = _NO_HEADERS,
+        progress: bytes | None = None,
+        on_delivery: OnDelivery | None = None,
+        ordering: str = _TOTAL,
+    ) -> AsyncReceipt:
+        """Send one record and return its receipt at once; `await` the receipt for the offset.
+
+        The record is sent without an `await` too. If the buffer is full and `on_full` is "block", the record waits for space, after
+        all earlier records. A coroutine that sends many records without awaiting their receipts calls `drain` between them.
+
+        Args:
+            topic, value, key, timestamp, headers, progress, ordering: as in `Producer.send`.
+            on_delivery: as in `Producer.send`: a callback that runs in an I/O thread, not in the event loop. A record that fails
+                while it waits for space has no callback.
+
+        Raises:
+            UsageError: an argument is wrong, or the producer is not open, is closed, or was opened in another event loop.
+            BufferFull: the buffer is full and `on_full` is "raise"; with "block", 256 MiB of records wait for space.
+            Fenced, Aborted: as `Producer.send`.
+        """
+        # The path for most records that the compiled path of `with_fast_path` does not take. As the compiled path, it works in any
+        # event loop and thread, so it does not check the loop: the check would cost more than the send.
+        plain = timestamp is None and headers is _NO_HEADERS and progress is None and on_delivery is None and ordering is _TOTAL
+        if plain and not self._line_records:
+            try:
+                return self._send(topic, value, key)
+            except BufferFull:
+                pass  # `_send_or_wait` tries again
+        # A retry must find the headers again.
+        headers = tuple(headers) if isinstance(headers, Iterator) else headers
+        call = functools.partial(self._check().send, topic, value, key, timestamp, headers, progress, on_delivery, ordering)
+        return self._send_or_wait(call, ordering, topic, 1, sum(len(part) for part in (key, value) if isinstance(part, bytes)))
+
+    def send_batch(
+        self,
+        topic: str,
+        record_batch: pa.RecordBatch,
+        progress: bytes | None = None,
+        on_delivery: OnDelivery | None = None,
+        ordering: str = "total",
+    ) -> AsyncReceipt:
+        """Send a record batch as one frame, as `Producer.send_batch` does; `await` the receipt for the first offset.
+
+        Args:
+            topic, record_batch, progress, ordering: as in `Producer.send_batch`.
+            on_delivery: as in `send`.
+
+        Raises:
+            UsageError, BufferFull, Fenced, Aborted: as `send`.
+        """
+        call = functools.partial(self._check().send_batch, topic, record_batch, progress, on_delivery, ordering)
+        size, count = getattr(record_batch, "nbytes", 0), getattr(record_batch, "num_rows", 1)
+        return self._send_or_wait(call, ordering, topic, count, size)
+
+    def _send_or_wait(self, call: Callable[[], Receipt], ordering: str, topic: str, count: int, size: int) -> AsyncReceipt:
+        """Send with `call`; if the buffer is full, or earlier records wait for space, add the record to the line."""
+        line = self._lines[ordering == "unordered"]
+        if not line.records:
+            try:
+                return call()
+            except BufferFull:
+                if not self._waits_for_space:
+                    raise
+        waiting = WaitingReceipt(topic, count, size + limits.ASYNC_RECORD_BYTES, call)
+        line.append(waiting)
+        if line is self._lines[0]:
+            self._appenders = _NO_APPENDERS
+        return waiting
+
+    async def drain(self) -> None:
+        """Let other coroutines run; if records wait for space in the buffer, wait until a quarter of the buffer is free.
+
+        `asyncio.StreamWriter.drain` is the model. A cancelled call has no effect: `drain` sends nothing itself.
+
+        Raises:
+            UsageError: the producer is not open, is closed, or was opened in another event loop.
+        """
+        producer = self._check()
+        await asyncio.sleep(0)
+        for line in self._lines:
+            if line.records:
+                full = len(producer)
+                await line.empty.wait()
+                # Without a reserve, the next records would wait too, and a waiting record costs the loop ten times as much.
+                while len(producer) > full * 3 // 4:
+                    await asyncio.sleep(_RETRY_S)
+
+    async def flush(self, timeout: float | None = None) -> int:
+        """Send open batches and wait up to `timeout` seconds for all outcomes. Return the number of records without an outcome.
+
+        Raises:
+            UsageError: `timeout` is not a number of seconds, or the producer is not open, is closed, or was opened in another event
+                loop.
+        """
+        if timeout is not None:
+            check_wait(timeout)
+        producer = self._check()
+        deadline = float("inf") if timeout is None else time.monotonic() + timeout
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(timeout):
+                for line in self._lines:
+                    await line.empty.wait()
+        while True:
+            # Short calls, because a cancelled `flush` leaves its thread behind until the call ends.
+            left = max(0.0, deadline - time.monotonic())
+            undelivered = await asyncio.to_thread(producer.flush, min(left, _POLL_S))
+            if not undelivered or left <= _POLL_S:
+                return undelivered + sum(line.waiting() for line in self._lines)
+
+    async def resume(self, timeout: float = limits.REQUEST_TIMEOUT_US / 1e6) -> Resume:
+        """Return the sequence of the last committed record and the last committed progress, as `Producer.resume` does.
+
+        Raises:
+            Unavailable: no epoch was open within `timeout` seconds.
+            Fenced: another instance of the producer took over, or an operator fenced the producer or deleted its state.
+            UsageError: the producer is not open, is closed, or was opened in another event loop.
+        """
+        producer = self._check()
+        for line in self._lines:
+            # After an abort, the producer refuses the records of the line. After `producer.resume`, it would accept them.
+            line.move(len(line.records))
+        return await asyncio.to_thread(producer.resume, timeout)
+
+    def __len__(self) -> int:
+        """Return the number of records without an outcome."""
+        return len(self._opened) + sum(line.waiting() for line in self._lines)
+
+    def __bool__(self) -> bool:
+        """Return True, because `__len__` alone would make an idle producer false."""
+        return True
+
+    async def close(self) -> None:
+        """Deliver all records, then end the producer. Failures do not raise here, only at the end of `async with`."""
+        if self._producer is None or self._closed:
+            return
+        failed = await self._deliver()
+        await self._end(functools.partial(self._producer.__exit__, failed, None, None) if failed else self._producer.close)
+
+    async def _deliver(self) -> type[BaseException] | None:
+        """Wait for all outcomes. Return the exception type for `Producer.__exit__` if spooled records have no outcome in time."""
+        try:
+            left = await self.flush(self._exit_timeout)
+        except BaseException as error:  # cancelled: the producer has two seconds to deliver
+            await self._end(functools.partial(self._opened.__exit__, type(error), error, None))
+            raise
+        return TimeoutError if left else None
+
+    async def _end(self, close: Callable[[], None]) -> None:
+        """End the producer by calling `close` in a thread. Records that wait for space fail."""
+        self._closed = True
+        self._line_records, self._appenders = _NOT_OPEN, _NO_APPENDERS
+        unsent = sum(line.fail(Unknown("the producer was closed before the record was sent")) for line in self._lines)
+        if unsent:
+            LOG.error("producer %s was closed with %d records not sent", self.name, unsent)
+        await asyncio.shield(asyncio.to_thread(close))
+
+    async def __aenter__(self) -> Self:
+        """Open the producer and return it."""
+        return await self.open()
+
+    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        """Deliver all records. Raise the first failure that the application has not seen, unless the block itself raised."""
+        if self._closed:
+            return
+        if kind is None:
+            kind = await self._deliver()
+        await self._end(functools.partial(self._opened.__exit__, kind, error, trace))
+        for line in self._lines:
+            if kind is None and line.first_refused is not None and not line.first_refused.seen:
+                line.first_refused.throw()

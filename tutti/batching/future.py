@@ -1,0 +1,136 @@
+"""Receipts as futures: the methods that `concurrent.futures` and `asyncio` call on a receipt.
+
+The fields of `concurrent.futures.Future` would make a receipt many times as large, and `send` many times as slow. A receipt
+therefore only behaves as a Future, and creates the state of a Future when a caller first asks for that state.
+"""
+
+from __future__ import annotations
+
+import concurrent.futures
+import functools
+import threading
+from collections.abc import Callable, Generator
+from typing import TYPE_CHECKING, Any, Self
+
+from tutti.common.fork import after_fork
+from tutti.errors import TuttiError
+
+if TYPE_CHECKING:
+    from tutti.batching.receipt import Batch, Receipt
+
+    _Future = concurrent.futures.Future[int]
+else:
+    _Future = object
+
+# Guards the waits for all receipts. `concurrent.futures.wait` takes the locks of its futures one after another: separate locks of
+# the batches could deadlock. The lock is reentrant, because a signal handler may wait while its thread holds the lock.
+lock = threading.RLock()
+
+
+def _renew_after_fork() -> None:
+    global lock  # noqa: PLW0603 - the old lock may be held by a thread that only the parent has
+    lock = threading.RLock()
+
+
+after_fork(_renew_after_fork)
+
+
+class FutureState:
+    """The state that `concurrent.futures.wait` and `as_completed` read of one receipt; it changes only under `lock`."""
+
+    __slots__ = ("finished", "waiters")
+
+    def __init__(self, finished: bool) -> None:
+        self.finished = finished
+        self.waiters: list[Any] = []
+
+    def finish(self, receipt: Receipt) -> None:
+        """Notify the waiters of the outcome."""
+        with lock:
+            self.finished = True
+            for waiter in self.waiters:
+                if receipt.error is None:
+                    waiter.add_result(receipt)
+                else:
+                    waiter.add_exception(receipt)
+
+
+def state_of(receipt: Receipt) -> FutureState:
+    """Return the state of a receipt, and create it at the first call."""
+    batch = receipt.batch
+    with lock:
+        if batch.futures is None:
+            batch.futures = {}
+        state = batch.futures.get(receipt.index)
+        if state is None:
+            state = batch.futures[receipt.index] = FutureState(batch.done)
+            if not state.finished:
+                batch.call_at_outcome(functools.partial(state.finish, receipt))
+        return state
+
+
+class FutureMethods(_Future):
+    """The methods of `concurrent.futures.Future` beside `done` and `result`, and `await`."""
+
+    __slots__ = ()
+
+    if TYPE_CHECKING:
+        batch: Batch
+        index: int
+    else:
+
+        @property
+        def __class__(self) -> type:  # `isinstance` reads this attribute, and `asyncio.wrap_future` accepts only a Future
+            return concurrent.futures.Future
+
+        @property
+        def _condition(self) -> Any:
+            return lock
+
+        @property
+        def _state(self) -> str:
+            return "FINISHED" if state_of(self).finished else "PENDING"
+
+        @property
+        def _waiters(self) -> list[Any]:
+            return state_of(self).waiters
+
+    def exception(self, timeout: float | None = None) -> TuttiError | None:
+        """Wait for the outcome as `result` does. Return the error of a failed record, and None for a committed record.
+
+        Raises:
+            TimeoutError: there is no outcome after `timeout` seconds.
+        """
+        try:
+            self.result(timeout)
+        except TuttiError as error:
+            return error
+        return None
+
+    def add_done_callback(self, fn: Callable[[Self], object]) -> None:
+        """Call `fn(receipt)` when the outcome is known: in an I/O thread as `on_delivery`, or at once if the outcome is known.
+
+        Args:
+            fn: must not block. The client logs an exception that `fn` raises.
+        """
+        self.batch.call_at_outcome(functools.partial(fn, self))
+
+    def cancel(self) -> bool:
+        """Return False: a record that was sent cannot be cancelled."""
+        return False
+
+    def cancelled(self) -> bool:
+        """Return False, because a record cannot be cancelled."""
+        return False
+
+    def running(self) -> bool:
+        """Return True while the record has no outcome."""
+        return not self.batch.done
+
+    def __await__(self) -> Generator[Any, None, int]:
+        """Wait in the running event loop for the outcome, and return or raise it as `result` does."""
+        if not self.batch.done:
+            from tutti.common.loop_wakeups import wait_for_call  # noqa: PLC0415 - only asynchronous applications load asyncio
+
+            yield from wait_for_call(self.batch)
+        return self.result()  # returns or raises at once
