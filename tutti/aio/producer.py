@@ -32,6 +32,7 @@ from tutti.batching.receipt import Header, OnDelivery, Receipt, Resume, Spooled
 from tutti.common.credentials import Credentials
 from tutti.common.deadlines import check_wait
 from tutti.common.loop_wakeups import running_loop
+from tutti.common.stats import ProducerStats
 from tutti.errors import BufferFull, Unknown, UsageError
 from tutti.producer import Producer, Timestamp
 
@@ -154,6 +155,18 @@ class AsyncProducer:
             UsageError: the producer has no spool, or is not open.
         """
         return self._opened.spool
+
+    @property
+    def closed(self) -> bool:
+        """True after `close`, and after the end of an `async with` block."""
+        return self._closed
+
+    def stats(self) -> ProducerStats:
+        """Return the current counters and gauges, as `Producer.stats`. A record counts as soon as the buffer has space for it."""
+        return self._opened.stats()
+
+    def __repr__(self) -> str:
+        return f"<AsyncProducer {'not open' if self._producer is None else repr(self._producer)}>"
 
     @property
     def _opened(self) -> Producer:

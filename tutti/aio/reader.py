@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeVar
 from tutti import limits
 from tutti.common.credentials import Credentials
 from tutti.common.deadlines import check_wait
+from tutti.common.stats import ReaderStats
 from tutti.data.scan_request import ScanBatch
 from tutti.errors import UsageError
 from tutti.reader import Reader, Record, records_of
@@ -193,6 +194,18 @@ class AsyncReader:
     def lane(self) -> str:
         """The lane of the last batch, as in the keys of `position`; empty before the first batch, and for ordered records."""
         return self._lane
+
+    @property
+    def closed(self) -> bool:
+        """True after `close`, and after the end of an `async with` block."""
+        return self._closed
+
+    def stats(self) -> ReaderStats:
+        """Return the current counters and gauges, as `Reader.stats`. They include the batch that is fetched ahead."""
+        return self._check_open().stats()
+
+    def __repr__(self) -> str:
+        return f"<AsyncReader {'not open' if self._reader is None else repr(self._reader)}>"
 
     def __aiter__(self) -> Self:
         """Return the reader itself, which continues at its position."""

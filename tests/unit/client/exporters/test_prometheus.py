@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import builtins
 import gc
 from collections.abc import Iterator, Mapping, Sequence
@@ -14,6 +15,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from tests.unit.client.fake_flight_server import ReadableGateway
 from tests.unit.client.fake_gateway import FakeGateway
 from tutti import Producer, Reader, UsageError
+from tutti.aio import AsyncProducer, AsyncReader
 from tutti.exporters.clients import METRICS
 from tutti.exporters.prometheus import register
 
@@ -117,3 +119,27 @@ def test_each_metric_has_a_sentence_and_a_unit() -> None:
             yield metric.unit
 
     assert set(units()) == {"", "records", "bytes", "seconds"}
+
+
+def test_clients_of_asyncio(registry: CollectorRegistry) -> None:
+    async def run(producing: FakeGateway, reading: ReadableGateway) -> None:
+        async with AsyncProducer(producing.url, producer="p") as p, AsyncReader(reading.url, name="r") as r:
+            await r.poll(10)
+            for client in (p, r):
+                register(client, registry)
+            await p.send("t", b"1")
+            found = samples(registry)
+            assert found["tutti_client_producer_records_acknowledged_total", "p"] == 1
+            assert found["tutti_client_reader_records_read_total", "r"] == r.stats().records_read == 5
+            assert (p.closed, r.closed) == (False, False)
+            assert "p" in repr(p)
+            assert "r" in repr(r)
+        assert (p.closed, r.closed) == (True, True)
+
+    with FakeGateway() as producing, ReadableGateway(records=5) as reading:
+        asyncio.run(run(producing, reading))
+    assert samples(registry) == {}
+    with pytest.raises(UsageError, match="not open"):
+        AsyncProducer("tutti://127.0.0.1:1").stats()
+    with pytest.raises(UsageError, match="not open"):
+        AsyncReader("tutti://127.0.0.1:1").stats()
