@@ -26,7 +26,7 @@ from tutti.aio.line import Line, WaitingReceipt
 from tutti.aio.receipt import AsyncReceipt
 from tutti.batching.accumulator import do_nothing
 from tutti.batching.appender import Append, with_fast_path
-from tutti.batching.encoder import Compression
+from tutti.batching.encoder import Compression, check_record
 from tutti.batching.options import checked_options
 from tutti.batching.receipt import Header, OnDelivery, Receipt, Resume, Spooled
 from tutti.common.credentials import Credentials
@@ -86,6 +86,7 @@ class AsyncProducer:
     ) -> None:
         """Check the options, without a connection. `async with`, or `open`, connects."""
         checked_options(linger, batch_bytes, buffer_bytes, on_full, compression, delivery_timeout)
+        self._buffer_bytes = buffer_bytes
         self._connect = functools.partial(
             Producer,
             url,
@@ -105,6 +106,7 @@ class AsyncProducer:
         # Spooled records have no delivery deadline, so without this limit the end of `async with` would wait until an outage ends.
         self._exit_timeout = delivery_timeout if spool is not None else None
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._opening: asyncio.Future[Producer] | None = None  # the running attempt to connect, which outlives a cancelled `open`
         self._producer: Producer | None = None
         self._closed = False
         self._lines: tuple[Line, ...] = ()  # of ordered and of unordered records
@@ -121,12 +123,18 @@ class AsyncProducer:
         """
         if self._loop is not None:
             raise UsageError("the AsyncProducer is open or closed already: create another")
-        self._loop = asyncio.get_running_loop()
+        loop = asyncio.get_running_loop()
+        if self._opening is None or self._opening.get_loop() is not loop:
+            self._opening = asyncio.ensure_future(asyncio.to_thread(self._connect))
         try:
-            self._producer = await asyncio.to_thread(self._connect)
-        except BaseException:
-            self._loop = None  # the application may try again
+            # After a cancelled call, the next call takes the same attempt: a second one of the same name would fence the first.
+            self._producer = await asyncio.shield(self._opening)
+        except asyncio.CancelledError:
             raise
+        except BaseException:
+            self._opening = None  # the application may try again
+            raise
+        self._loop = loop
         self._lines = Line(self._enable_fast_path), Line(do_nothing)
         self._send = self._producer.send
         self._line_records = self._lines[0].records
@@ -226,8 +234,21 @@ class AsyncProducer:
                 pass  # `_send_or_wait` tries again
         # A retry must find the headers again.
         headers = tuple(headers) if isinstance(headers, Iterator) else headers
-        call = functools.partial(self._check().send, topic, value, key, timestamp, headers, progress, on_delivery, ordering)
-        return self._send_or_wait(call, ordering, topic, 1, sum(len(part) for part in (key, value) if isinstance(part, bytes)))
+        producer, line = self._check(), self._lines[ordering == "unordered"]
+        if not line.records:
+            try:
+                return producer.send(topic, value, key, timestamp, headers, progress, on_delivery, ordering)
+            except BufferFull:
+                if not self._waits_for_space:
+                    raise
+        # A record that waits is checked and copied now, because the application may reuse a bytearray or a list after this call.
+        producer._check(topic, on_delivery, ordering, progress)
+        sent_progress = None if progress is None else producer._check_progress(progress)
+        record = check_record(value, key, timestamp, headers)
+        call = functools.partial(
+            producer.send, topic, record.value, record.key, record.stamp, record.headers, sent_progress, on_delivery, ordering
+        )
+        return self._wait_for_space(call, line, topic, 1, record.size)
 
     def send_batch(
         self,
@@ -246,19 +267,21 @@ class AsyncProducer:
         Raises:
             UsageError, BufferFull, Fenced, Aborted: as `send`.
         """
-        call = functools.partial(self._check().send_batch, topic, record_batch, progress, on_delivery, ordering)
-        size, count = getattr(record_batch, "nbytes", 0), getattr(record_batch, "num_rows", 1)
-        return self._send_or_wait(call, ordering, topic, count, size)
-
-    def _send_or_wait(self, call: Callable[[], Receipt], ordering: str, topic: str, count: int, size: int) -> AsyncReceipt:
-        """Send with `call`; if the buffer is full, or earlier records wait for space, add the record to the line."""
-        line = self._lines[ordering == "unordered"]
+        producer, line = self._check(), self._lines[ordering == "unordered"]
         if not line.records:
             try:
-                return call()
+                return producer.send_batch(topic, record_batch, progress, on_delivery, ordering)
             except BufferFull:
                 if not self._waits_for_space:
                     raise
+        producer._check(topic, on_delivery, ordering, progress)
+        sent_progress = None if progress is None else producer._check_progress(progress)
+        call = functools.partial(producer.send_batch, topic, record_batch, sent_progress, on_delivery, ordering)
+        size, count = getattr(record_batch, "nbytes", 0), getattr(record_batch, "num_rows", 1)
+        return self._wait_for_space(call, line, topic, count, size)
+
+    def _wait_for_space(self, call: Callable[[], Receipt], line: Line, topic: str, count: int, size: int) -> AsyncReceipt:
+        """Add a record to the line; `call` sends the record as soon as the buffer has space."""
         waiting = WaitingReceipt(topic, count, size + limits.ASYNC_RECORD_BYTES, call)
         line.append(waiting)
         if line is self._lines[0]:
@@ -277,10 +300,9 @@ class AsyncProducer:
         await asyncio.sleep(0)
         for line in self._lines:
             if line.records:
-                full = len(producer)
                 await line.empty.wait()
                 # Without a reserve, the next records would wait too, and a waiting record costs the loop ten times as much.
-                while len(producer) > full * 3 // 4:
+                while producer.stats().bytes_buffered > self._buffer_bytes * 3 // 4:
                     await asyncio.sleep(_RETRY_S)
 
     async def flush(self, timeout: float | None = None) -> int:
@@ -329,13 +351,19 @@ class AsyncProducer:
 
     async def close(self) -> None:
         """Deliver all records, then end the producer. Failures do not raise here, only at the end of `async with`."""
-        if self._producer is None or self._closed:
+        if self._closed:
+            return
+        if self._producer is None:
+            self._closed = True
+            if self._opening is not None:
+                self._opening.add_done_callback(_close_unused)
             return
         failed = await self._deliver()
         await self._end(functools.partial(self._producer.__exit__, failed, None, None) if failed else self._producer.close)
 
     async def _deliver(self) -> type[BaseException] | None:
         """Wait for all outcomes. Return the exception type for `Producer.__exit__` if spooled records have no outcome in time."""
+        self._check()  # before `try`, because a call in another loop must not end the producer
         try:
             left = await self.flush(self._exit_timeout)
         except BaseException as error:  # cancelled: the producer has two seconds to deliver
@@ -360,9 +388,14 @@ class AsyncProducer:
         """Deliver all records. Raise the first failure that the application has not seen, unless the block itself raised."""
         if self._closed:
             return
-        if kind is None:
-            kind = await self._deliver()
-        await self._end(functools.partial(self._opened.__exit__, kind, error, trace))
+        ended = await self._deliver() if kind is None else kind
+        await self._end(functools.partial(self._opened.__exit__, ended, error, trace))
         for line in self._lines:
             if kind is None and line.first_refused is not None and not line.first_refused.seen:
                 line.first_refused.throw()
+
+
+def _close_unused(opening: asyncio.Future[Producer]) -> None:
+    """End the producer of an attempt to connect that outlived a cancelled `open` and a `close`."""
+    if not opening.cancelled() and opening.exception() is None:
+        opening.get_loop().run_in_executor(None, opening.result().close)

@@ -330,7 +330,8 @@ class AsyncReader:
 
     def __del__(self) -> None:
         """End the thread of a reader that was not closed."""
-        if not self._closed and self._thread is not None:
+        # A constructor that raised has set no attributes.
+        if getattr(self, "_thread", None) is not None and not self._closed:
             if self._reader is not None:
                 self._reader._interrupt()
             self._thread.shutdown(wait=False)

@@ -7,7 +7,9 @@ therefore only behaves as a Future, and creates the state of a Future when a cal
 from __future__ import annotations
 
 import concurrent.futures
+import contextlib
 import functools
+import sys
 import threading
 from collections.abc import Callable, Generator
 from typing import TYPE_CHECKING, Any, Self
@@ -69,6 +71,24 @@ def state_of(receipt: Receipt) -> FutureState:
         return state
 
 
+def _in_loop(fn: Callable[[Any], object]) -> Callable[[Any], object]:
+    """Return a callback that calls `fn` in the event loop that runs now, or `fn` itself without a running loop.
+
+    `asyncio.wait` registers a callback that must run in its loop, and that does not wake the loop from another thread.
+    """
+    asyncio = sys.modules.get("asyncio")  # without asyncio, no event loop runs
+    loop = asyncio._get_running_loop() if asyncio is not None else None
+    if loop is None:
+        return fn
+
+    def call(receipt: Any) -> None:
+        # The loop may be closed before the record has an outcome; then nobody waits for the callback.
+        with contextlib.suppress(RuntimeError):
+            loop.call_soon_threadsafe(fn, receipt)
+
+    return call
+
+
 class FutureMethods(_Future):
     """The methods of `concurrent.futures.Future` beside `done` and `result`, and `await`."""
 
@@ -104,16 +124,24 @@ class FutureMethods(_Future):
         try:
             self.result(timeout)
         except TuttiError as error:
+            if not self.batch.done:
+                raise  # an error of this call, such as a wrong timeout
             return error
         return None
 
     def add_done_callback(self, fn: Callable[[Self], object]) -> None:
         """Call `fn(receipt)` when the outcome is known: in an I/O thread as `on_delivery`, or at once if the outcome is known.
 
+        If this method is called in an event loop, `fn` runs in that loop.
+
         Args:
             fn: must not block. The client logs an exception that `fn` raises.
         """
-        self.batch.call_at_outcome(functools.partial(fn, self))
+        self.batch.call_at_outcome(functools.partial(_in_loop(fn), self))
+
+    def remove_done_callback(self, fn: Callable[[Self], object]) -> int:
+        """Return 0: a callback cannot be removed. `asyncio.wait` calls this method at its end, when its callback has no effect."""
+        return 0
 
     def cancel(self) -> bool:
         """Return False: a record that was sent cannot be cancelled."""

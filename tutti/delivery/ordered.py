@@ -367,9 +367,11 @@ class OrderedDelivery(Sender):
             why = f"was not accepted by any gateway within {limit}: it never left this process"
         trouble = f"; last error: {session.trouble}" if session.trouble else ""
         error = Unknown(f"a record of producer {self.name!r} to topic {late.topic!r} {why}{trouble}")
-        LOG.warning("%s", error)
+        resolved = len(self.window.resolved)
         failure = Failure(error)
         self.window.fail_from(0, failure)
+        failed = sum(batch.count for batch in self.window.resolved[resolved:])
+        LOG.warning("%s (number of failed records: %s)", error, failed)
         # A failed batch with a sequence leaves a gap, after which only a new epoch can continue.
         if late.first_sequence and session.running:
             self._end_epoch(failure, True, now)

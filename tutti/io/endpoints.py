@@ -140,7 +140,7 @@ class Endpoints:
 
     def results(self) -> dict[Address, str]:
         """Return the last result at each address."""
-        return {address: self._results.get(address, "no answer yet") for address in self.addresses}
+        return {address: self._results.get(address, "not tried yet") for address in self.addresses}
 
     def only_wrong_ports(self) -> bool:
         """Return True if every address is known to be a port other than a client port."""

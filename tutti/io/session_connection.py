@@ -23,6 +23,7 @@ from tutti.io.zmtp_connection import ConnectionEvent, ZmtpConnection, connection
 LOG = logging.getLogger("tutti.client.producer")
 US = 1e6
 _STALLED_S = limits.WAIT_LOG_US_MIN / US
+_STALL_CAUSES = "no error is known; the disk of a gateway may hang, or the token may be above its quota"
 
 
 #: States in which the gateway of the current connection has sent a Welcome.
@@ -149,7 +150,7 @@ class SessionConnection:
             if not self.sender.pending or session.outcome_at >= self._quiet_since:
                 self._quiet_since = now
             elif now - self._quiet_since >= _STALLED_S:
-                log.on(Event.STALLED, now, session.trouble or "no error is known", since=self._quiet_since)
+                log.on(Event.STALLED, now, session.trouble or _STALL_CAUSES, since=self._quiet_since)
 
     def _remind(self, now: float) -> None:
         results = ""

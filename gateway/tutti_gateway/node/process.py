@@ -74,6 +74,11 @@ US_PER_MS = 1000
 NS_PER_US = 1000
 FAILED = 1
 
+_CORRUPT_END = (
+    "the end of the log cannot be read; when the group forms a view, another gateway that has these frames sends copies; "
+    "without one, run `tutti log repair`"
+)
+
 
 class Gateway:
     """The parts of one gateway process. If a part cannot be opened, all parts that are already open are closed."""
@@ -123,8 +128,7 @@ class Gateway:
         options = _log_options(config)
         with _remedy_named(config):
             writer, self._recovered = LogWriter.open(self._directory, options, self._storage)
-        if self._directory.renewed:
-            log.warning(self._directory.renewed)
+        self._log_recovery()
         # `writing` closes the log only if the start fails; a started disk thread closes the log itself.
         writing = opened.enter_context(contextlib.ExitStack())
         writing.callback(writer.close)
@@ -158,6 +162,13 @@ class Gateway:
         for lookups in (self._lookups, self._lane_lookups):
             lookups.start()
             opened.callback(lookups.stop, self._hurry)
+
+    def _log_recovery(self) -> None:
+        """Log what an operator must know about the recovery of the log."""
+        if self._directory.renewed:
+            self._log.warning(self._directory.renewed)
+        if (damage := self._recovered.damage) is not None:
+            self._log.error(_CORRUPT_END, first=damage.first, last=damage.last)
 
     def _open_port(self) -> ClientPort:
         config = self._config

@@ -6,6 +6,7 @@ from typing import Literal
 
 import click
 
+from tutti.errors import ConfigError
 from tutti_gateway.cli.common.interrupts import ImportGuard
 
 
@@ -15,7 +16,7 @@ from tutti_gateway.cli.common.interrupts import ImportGuard
     "path",
     required=True,
     metavar="FILE",
-    help="The gateway's TOML file; docs/reference/config.md describes its keys.",
+    help="The gateway's TOML file; `tutti config init` writes one with every key.",
 )
 @click.option(
     "--record",
@@ -39,7 +40,15 @@ def serve(path: str, record: str, level: Literal["info", "debug"] | None) -> int
     with ImportGuard():
         from tutti_gateway.config import load_config
 
-    config = load_config(path)
+    try:
+        config = load_config(path)
+    except ConfigError as error:
+        from tutti_gateway.cli.setup.kinds import KINDS, kind_of
+
+        kind = kind_of(path)
+        if kind != "gateway":
+            raise ConfigError(f"{path} is the configuration of `{KINDS[kind].command}`, not of a gateway") from error
+        raise
     with ImportGuard():
         from msgspec.structs import replace
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import click
 
+from tutti.errors import UsageError
 from tutti_gateway.cli.common.options import json_option
 from tutti_gateway.cli.common.output import print_json
 
@@ -43,7 +44,7 @@ def config() -> None:
     type=click.Path(path_type=Path),
     default=Path(),
     metavar="FILE|DIR",
-    help="File to write, or directory for it; group and secured take a directory. [default: the current directory]",
+    help="FILE.toml to write, or directory for the files; group and secured take a directory. [default: the current directory]",
 )
 @click.option("--force", is_flag=True, help="Replace files that exist.")
 @json_option
@@ -60,6 +61,8 @@ def init(kind: str, out: Path, force: bool, as_json: bool) -> None:
 
     template = read_shipped(f"conf/{TEMPLATES[kind]}")
     if kind in _GROUPS:
+        if out.suffix == ".toml" and not os.path.isdir(out):
+            raise UsageError(f"--out {out}: the kind {kind} writes several files: name a directory")
         members: dict[str, str] = tomllib.loads(template.decode())["group"]["members"]
         contents = {out / f"{name}.toml": _of_member(template.decode(), members, name) for name in members}
         where = "in every file, put the addresses of your hosts into listen and members"
@@ -70,7 +73,7 @@ def init(kind: str, out: Path, force: bool, as_json: bool) -> None:
             contents[script] = read_shipped("conf/certificates.sh")
             steps[1:1] = _steps_of_security(out, members)
     else:
-        file = out / Path(TEMPLATES[kind]).name if os.path.isdir(out) else out
+        file = out if out.suffix == ".toml" and not os.path.isdir(out) else out / Path(TEMPLATES[kind]).name
         contents = {file: template}
         command = KINDS["gateway" if kind == "single" else kind].command
         steps = [f"tutti config check {file}  (after each change)", f"{command} --config {file}"]
@@ -113,6 +116,7 @@ def _steps_of_security(directory: Path, members: dict[str, str]) -> list[str]:
         f"tutti keys new --out {directory / 'keys'} {' '.join(members)}",
         f"sh {directory / 'certificates.sh'} {hosts}  (with the addresses of your hosts; needs openssl)",
         f"tutti tokens new feed --produce '*' --read '*' --client {directory / 'feed.client'} {files}",
+        f"tutti tokens new ops --admin --read '*' --client {directory / 'ops.client'} {files}  (for tutti members and tutti leave)",
         f"TUTTI_TOKEN_FILE={directory / 'feed.client'} is for clients; copy the secret files to their hosts, and the others to all",
     ]
 

@@ -81,7 +81,13 @@ def test_each_gateway_of_a_group_gets_a_file(kind: str) -> None:
 def test_the_steps_of_a_secured_group_are_in_an_order_that_works() -> None:
     done = tutti("config", "init", "--kind", "secured", "--json")
     assert done.json["files"] == ["jfk.toml", "lga.toml", "ewr.toml", "certificates.sh"]
-    wanted = ["in every file", "tutti keys new", "sh certificates.sh jfk:10.0.0.1 lga:10.0.0.2 ewr:10.0.0.3 ", "tutti tokens new"]
+    wanted = [
+        "in every file",
+        "tutti keys new",
+        "sh certificates.sh jfk:10.0.0.1 lga:10.0.0.2 ewr:10.0.0.3 ",
+        "tutti tokens new feed",
+        "tutti tokens new ops --admin",
+    ]
     wanted += ["TUTTI_TOKEN_FILE=feed.client", "tutti config check jfk.toml", "tutti serve --config jfk.toml"]
     assert [step[: len(start)] for step, start in zip(done.json["next"], wanted, strict=True)] == wanted
     checked = tutti("config", "check", "jfk.toml")
@@ -93,6 +99,16 @@ def test_out_names_a_file_or_a_directory() -> None:
     Path("there").mkdir()
     assert tutti("config", "init", "--out", "there").lines[0] == "wrote there/gateway.toml"
     assert tutti("config", "init", "--out", "not/there.toml").lines[0] == "wrote not/there.toml"
+    assert tutti("config", "init", "--out", "new").lines[0] == "wrote new/gateway.toml"
+    done = tutti("config", "init", "--kind", "group", "--out", "x.toml")
+    assert (done.code, done.err) == (2, "error: --out x.toml: the kind group writes several files: name a directory\n")
+
+
+def test_serve_names_the_command_of_another_kind_of_file() -> None:
+    assert tutti("config", "init", "--kind", "archive").code == 0
+    done = tutti("serve", "--config", "archive.toml")
+    assert done.code == 2
+    assert done.err == "error: archive.toml is the configuration of `tutti archive run`, not of a gateway\n"
 
 
 def test_nothing_is_overwritten_without_force() -> None:

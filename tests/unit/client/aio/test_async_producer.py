@@ -380,3 +380,92 @@ def test_after_an_abort_resume_continues(gateway: FakeGateway) -> None:
             assert await p.send("t", b"2", progress=b"2") == 1
 
     asyncio.run(run())
+
+
+def test_a_record_that_waits_has_copies_of_its_parts(held: HeldGateway) -> None:
+    """The application reuses a bytearray, a list of headers and a progress for each record."""
+
+    async def run() -> None:
+        async with small(held) as p:
+            value, progress, headers = bytearray(1000), bytearray(3), [("n", b"")]
+            sent = []
+            for number in range(200):
+                value[:3] = progress[:] = b"%03d" % number
+                headers[0] = ("n", b"%d" % number)
+                sent.append(p.send("t", value, progress=progress, headers=headers))
+            assert isinstance(sent[-1], WaitingReceipt)
+            for wrong in ({"topic": ""}, {"value": "text"}, {"ordering": "nope"}, {"progress": b""}):
+                with pytest.raises(UsageError):
+                    p.send(**{"topic": "t", "value": b"", **wrong})  # type: ignore[arg-type]  # what is refused
+            held.gate.set()
+            await asyncio.gather(*sent)
+            assert (await p.resume()).progress == b"199"
+
+    asyncio.run(run())
+    assert numbers(held) == list(range(200))
+
+
+def test_drain_with_a_spool_waits_for_the_buffer_only(spool: Path) -> None:
+    async def run() -> None:
+        p = AsyncProducer("tutti://127.0.0.1:1", producer="p", spool=spool, buffer_bytes=limits.BUFFER_BYTES_MIN)
+        await p.open()
+        for _ in range(5):
+            for _ in range(100):
+                p.send("t", bytes(1000))
+            await asyncio.wait_for(p.drain(), WAIT_S)
+        with contextlib.suppress(asyncio.CancelledError, TimeoutError):
+            await asyncio.wait_for(p.close(), 0.1)
+
+    asyncio.run(run())
+
+
+def test_a_cancelled_open_is_continued_by_the_next_one() -> None:
+    """A second attempt to connect would fence the first one, or be fenced by it."""
+
+    async def run() -> None:
+        held = HeldGateway()
+        with held as gateway:
+            p = AsyncProducer(gateway.url, producer="p")
+            opening = asyncio.ensure_future(p.open())
+            await asyncio.sleep(0)
+            opening.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await opening
+            with pytest.raises(UsageError, match="not open"):
+                len(p)
+            await asyncio.wait_for(p.open(), WAIT_S)
+            gateway.gate.set()
+            assert await asyncio.wait_for(p.send("t", b"1"), WAIT_S) == 0
+            assert p.epoch == 1
+            await p.close()
+
+    asyncio.run(run())
+
+
+def test_close_in_another_loop_ends_nothing(gateway: FakeGateway) -> None:
+    async def begin() -> AsyncProducer:
+        return await AsyncProducer(gateway.url, producer="p").open()
+
+    with asyncio.Runner() as runner:
+        p = runner.run(begin())
+
+        async def end() -> None:
+            with pytest.raises(UsageError, match="another event loop"):
+                await p.close()
+
+        thread = threading.Thread(target=asyncio.run, args=(end(),))
+        thread.start()
+        thread.join(WAIT_S)
+        assert not p.closed
+        runner.run(p.close())
+        assert p.closed
+
+
+def test_asyncio_wait_accepts_receipts(gateway: FakeGateway) -> None:
+    async def run() -> None:
+        async with AsyncProducer(gateway.url, producer="p") as p:
+            receipts = [p.send("t", b"%d" % number) for number in range(3)]
+            done, pending = await asyncio.wait_for(asyncio.wait(receipts), WAIT_S)  # type: ignore[type-var]  # a receipt is no asyncio.Future
+            assert (len(done), len(pending)) == (3, 0)
+
+    asyncio.run(run())

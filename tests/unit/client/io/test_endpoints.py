@@ -39,7 +39,7 @@ def test_endpoints_report_the_last_result_of_each() -> None:
     one = route("tutti://a:1,b:2,c:3")
     one.advance("connection refused")
     one.record("connected")
-    assert one.summary() == "a:1: connection refused; b:2: connected; c:3: no answer yet"
+    assert one.summary() == "a:1: connection refused; b:2: connected; c:3: not tried yet"
 
 
 def test_endpoints_add_other_gateways_once_and_skip_invalid_addresses(caplog: pytest.LogCaptureFixture) -> None:
