@@ -262,6 +262,7 @@ class Reader:
 
     def __next__(self) -> pa.RecordBatch:
         """Return the next batch; with `follow`, wait for it."""
+        self._check_no_table()
         found = self._take(float("inf"))
         if found is None:
             raise StopIteration
@@ -274,11 +275,13 @@ class Reader:
             UsageError: `timeout` is not a number of seconds, or the reader is closed.
         """
         check_wait(timeout)
+        self._check_no_table()
         found = self._take(timeout)
         return None if found is None else found.batch
 
     def records(self) -> Iterator[Record]:
         """Yield single records, 100 times slower than batches. `position` advances with each record."""
+        self._check_no_table()
         while (found := self._next(float("inf"))) is not None:
             mark = self._cursor.mark
             for offset, record in records_of(found):
@@ -293,7 +296,8 @@ class Reader:
 
         The table has the columns and types of the reader's batches, and no rows if the range has no records. The whole range is in
         memory, so give `start`, `end` and `columns` to limit a large log. If an error ends the call, call it again: the second call
-        continues, and its table also has the records that the first call has read.
+        continues, and its table also has the records that the first call has read. Until then, the other reading methods and `save`
+        raise `UsageError`, because the position is after records that no call has returned.
 
         Raises:
             UsageError: the reader has `follow`, or the reader is closed.
@@ -304,7 +308,8 @@ class Reader:
                 "a reader with follow=True has no table, because it waits for new records: open a reader without follow"
             )
         self._check_open()
-        self._table_batches.extend(self)  # if an error ends the call, the list keeps the batches before the error
+        while (found := self._take(float("inf"))) is not None:
+            self._table_batches.append(found.batch)  # if an error ends the call, the list keeps the batches before the error
         batches, self._table_batches = self._table_batches, []
         return pa.Table.from_batches(batches, schema_of(self._columns))
 
@@ -340,7 +345,13 @@ class Reader:
             UsageError: the reader has no name, reads files, or is closed.
             Refused: the committed offset is above the position (code "offset").
         """
+        self._check_no_table()
         self._save(self.position)
+
+    def _check_no_table(self) -> None:
+        """Raise `UsageError` if `to_arrow` has read records that no call has returned."""
+        if self._table_batches:
+            raise UsageError("to_arrow failed and still has the records that it read: call it again, or create a new reader")
 
     def _save(self, position: Any) -> None:
         """As `save`, for a position that the reader may have passed. Another thread may read at the same time."""

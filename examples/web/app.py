@@ -16,7 +16,7 @@ from typing import Annotated
 from fastapi import FastAPI, HTTPException, Query, Request
 from pydantic import BaseModel, Field
 
-from tutti import TuttiError
+from tutti import OffsetOutOfRange, TuttiError
 from tutti.aio import AsyncProducer, AsyncReader
 
 URL = os.environ.get("TUTTI_URL", "tutti://127.0.0.1:7400")
@@ -66,5 +66,7 @@ async def list_orders(
                 if len(found) == limit:
                     break
             return {"orders": found, "next": reader.position}
+    except OffsetOutOfRange as error:
+        raise HTTPException(416, str(error)) from error
     except TuttiError as error:
         raise HTTPException(503, str(error)) from error

@@ -331,10 +331,11 @@ class AsyncReader:
     def __del__(self) -> None:
         """End the thread of a reader that was not closed."""
         # A constructor that raised has set no attributes.
-        if getattr(self, "_thread", None) is not None and not self._closed:
+        thread: ThreadPoolExecutor | None = getattr(self, "_thread", None)
+        if thread is not None and not self._closed:
             if self._reader is not None:
                 self._reader._interrupt()
-            self._thread.shutdown(wait=False)
+            thread.shutdown(wait=False)
 
 
 def _close_unused(pending: asyncio.Future[Any]) -> None:

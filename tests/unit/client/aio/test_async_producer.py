@@ -392,7 +392,7 @@ def test_a_record_that_waits_has_copies_of_its_parts(held: HeldGateway) -> None:
             for number in range(200):
                 value[:3] = progress[:] = b"%03d" % number
                 headers[0] = ("n", b"%d" % number)
-                sent.append(p.send("t", value, progress=progress, headers=headers))
+                sent.append(p.send("t", value, progress=progress, headers=headers))  # type: ignore[arg-type]  # any buffer is accepted
             assert isinstance(sent[-1], WaitingReceipt)
             for wrong in ({"topic": ""}, {"value": "text"}, {"ordering": "nope"}, {"progress": b""}):
                 with pytest.raises(UsageError):
@@ -424,8 +424,8 @@ def test_a_cancelled_open_is_continued_by_the_next_one() -> None:
 
     async def run() -> None:
         held = HeldGateway()
-        with held as gateway:
-            p = AsyncProducer(gateway.url, producer="p")
+        with held:
+            p = AsyncProducer(held.url, producer="p")
             opening = asyncio.ensure_future(p.open())
             await asyncio.sleep(0)
             opening.cancel()
@@ -434,7 +434,7 @@ def test_a_cancelled_open_is_continued_by_the_next_one() -> None:
             with pytest.raises(UsageError, match="not open"):
                 len(p)
             await asyncio.wait_for(p.open(), WAIT_S)
-            gateway.gate.set()
+            held.gate.set()
             assert await asyncio.wait_for(p.send("t", b"1"), WAIT_S) == 0
             assert p.epoch == 1
             await p.close()

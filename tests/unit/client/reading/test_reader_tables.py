@@ -136,6 +136,9 @@ def test_a_second_call_continues_after_an_error(gateway: ReadableGateway) -> Non
         with pytest.raises(Unavailable):
             reader.to_arrow()
         assert 0 < reader.position < 20
+        for call in (reader.poll, reader.save, lambda: next(reader), lambda: next(reader.records())):
+            with pytest.raises(UsageError, match="to_arrow failed"):
+                call()
         gateway.reads.fail = lambda what: None
         assert offsets(reader.to_arrow()) == list(range(20))
         assert reader.to_arrow().num_rows == 0
