@@ -27,6 +27,7 @@ from tutti.log.format.hard_state import HardStateFile
 from tutti.log.read.segment_view import ReadLimit
 from tutti_gateway.core import limits
 from tutti_gateway.core.protocol.events import Recovered
+from tutti_gateway.core.protocol.messages import Damage
 from tutti_gateway.log.upkeep import quarantine
 from tutti_gateway.log.upkeep.retention import LogRetention
 from tutti_gateway.log.upkeep.scrubber import LogScrubber
@@ -312,6 +313,11 @@ class LogWriter:
             self._marks.newest = mark
             if accepts:
                 self._marks.damage = None
+
+    @property
+    def corrupt_end(self) -> Damage | None:
+        """The corrupt range at the end of the log, until it is overwritten or abandoned; None if there is none."""
+        return self._marks.damage
 
     # Truncating
 

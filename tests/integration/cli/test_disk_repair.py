@@ -123,3 +123,27 @@ def test_a_gateway_on_a_copy_of_its_directory_votes_when_it_was_moved_or_replace
         assert done.code == 0, done.err
     wait_until(lambda: member(group, "g2")["voter"] and member(group, "g2")["state"] == "primary")
     assert tutti("produce", "--topic", "t", given=b"again\n", url=url).code == 0
+
+
+def test_a_corrupt_end_is_reported_until_a_peer_has_repaired_it(group: RunningGroup) -> None:
+    """An operator must see it on a gateway that runs alone, because the repair waits for the other gateways."""
+    url, directory = group["g3"].url, group["g3"].data
+    frontier = tutti("status", "--json", url=group.url).json["frontier"]
+    wait_until(lambda: tutti("status", "--json", url=url).json["frontier"] == frontier)
+    for name in ("g1", "g2", "g3"):
+        group[name].kill()
+    position = flip(directory, 0.3, header=True)
+    group["g3"].start(wait=False)
+    wait_until(lambda: bool(tutti("status", "--json", url=url).out))
+    damage = tutti("status", "--json", url=url).json["disk"]["damage"]
+    assert damage["lost"][0] == position
+    assert damage["found"] == 1
+    assert "the end of the log cannot be read" in group["g3"].log_tail(20_000)
+    verified = shell("log", "verify", str(directory))
+    assert verified.code == 4
+    assert f"position {position}" in verified.out
+    for name in ("g1", "g2"):
+        group[name].start(wait=False)
+    wait_until(lambda: tutti("status", "--json", url=url).json["frontier"] == frontier)
+    wait_until(lambda: not tutti("status", "--json", url=url).json["disk"]["damage"]["lost"])
+    assert shell("log", "verify", str(directory)).code == 0

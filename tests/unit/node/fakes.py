@@ -31,6 +31,7 @@ from tutti_gateway.core.protocol.actions import (
     RepairLog,
 )
 from tutti_gateway.core.protocol.events import Event, LaneLog, LinkChanged, Now, Received, TrimProposed
+from tutti_gateway.core.protocol.messages import Damage
 from tutti_gateway.core.protocol.messages import Message as GroupMessage
 from tutti_gateway.core.stack import Stack
 from tutti_gateway.log.upkeep.retention import BlockedSegments
@@ -277,6 +278,7 @@ class Writer:
         self.room = FreeSpace(1 << 40, False, "")
         self._trimming = Trimming(self)
         self.scrubber = Mender()
+        self.corrupt_end: Damage | None = None
 
     def append(self, frames: Sequence[Frame], *, must: bool = False) -> None:
         if self.full and not (must and self.reserve):

@@ -47,8 +47,12 @@ def _url(**options: Any) -> Callable[[Function], Function]:
 
 
 def json_option(function: Function) -> Function:
-    """Add `--json`."""
-    return click.option("--json", "as_json", is_flag=True, help="Report as one line of JSON.")(function)
+    """Add `--json`. The `--json` of a command group also holds for the commands of the group."""
+
+    def inherited(context: click.Context, _option: click.Parameter, as_json: bool) -> bool:
+        return as_json or (context.parent is not None and bool(context.parent.params.get("as_json")))
+
+    return click.option("--json", "as_json", is_flag=True, callback=inherited, help="Report as one line of JSON.")(function)
 
 
 class NumberRange(click.FloatRange):

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import bisect
 import contextlib
 import os
+import time
 from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass, field
@@ -31,6 +33,7 @@ from tutti.log.format.vote_mark import find_lost_end, newest_mark
 from tutti.log.read.reader import DecidedEnd, LogReader
 
 _RELEASE_BYTES = 4 << 20
+_PENDING_TRIES, _PENDING_WAIT_S = 3, 0.1
 
 
 class Finding(NamedTuple):
@@ -83,7 +86,10 @@ class Verified:
 
 
 def verify(path: str | os.PathLike[str], progress: Callable[[int, int], None] | None = None) -> Verified:
-    """Check a data directory or the directory of a lane. While the gateway is running, the check ends at the current frontier.
+    """Check a data directory or the directory of a lane.
+
+    While the gateway is running, the full check ends at the current frontier. Of the frames after it, the check reports the first
+    one that was durable and cannot be read.
 
     Args:
         progress: called repeatedly, with the number of checked bytes and the total number.
@@ -106,11 +112,55 @@ def verify(path: str | os.PathLike[str], progress: Callable[[int, int], None] | 
         # The check for a missing newest segment is skipped if the gateway runs, because it may begin a segment after the listing.
         newest = stored.segment if stored is not None and not frontier.live else 0
         report = Verified(reader.log, reader.name, frontier, max(durable, frontier.position), newest)
-    _Check(reader.path, firsts, report, progress).run()
+        _Check(reader.path, firsts, report, progress).run()
+        if frontier.live and not report.damage and (found := _pending_damage(reader)) is not None:
+            report.damage.append(found)
     found = lane_of_path(reader.path)
     if found is not None:
         report.log, report.lane = _log_of(found[0]), found[1].text
     return report
+
+
+def _pending_damage(reader: LogReader) -> Finding | None:
+    """Return the first frame after the frontier of a running gateway that was durable and cannot be read; None if all can be.
+
+    The gateway may decide, rewrite or truncate these frames during the check, so only a frame that several scans cannot read is
+    corrupt.
+    """
+    found: Finding | None = None
+    for attempt in range(_PENDING_TRIES):
+        if attempt:
+            time.sleep(_PENDING_WAIT_S)
+        before, found = found, None
+        # A file that vanishes, or a header that changes, belongs to a truncation, and the next scan sees its result.
+        with contextlib.suppress(OSError, TuttiError):
+            found = _scan_pending(reader)
+        if found is None or (before is not None and found.position != before.position):
+            return None
+    return found
+
+
+def _scan_pending(reader: LogReader) -> Finding | None:
+    """Scan from the segment of the frontier to the vote mark. Return the frame at which the scan ends early."""
+    path, frontier = reader.path, reader.frontier().position
+    firsts = list_positions(path, "seg")
+    if not firsts:
+        return None
+    at = max(bisect.bisect_right(firsts, frontier + 1) - 1, 0)
+    position, chain = firsts[at], read_header(path, firsts[at]).chain
+    for first in firsts[at:]:
+        if first != position:
+            break
+        segment = SegmentMap(segment_path(path, first), first)
+        scan = scan_frames(segment, FRAMES_AT, first, chain, bodies_from=frontier + 1)
+        position, chain = scan.position, scan.chain
+    # The gateway lowers the vote mark before it truncates frames. So the frame was not truncated if a mark that is read after the
+    # frame still covers it.
+    stored = read_hard_state(path)
+    if stored is None or position > newest_mark(path, stored.mark, list_positions(path, "seg")).position:
+        return None
+    what = f"{scan.stop.value}, but the frame was durable; the group has not decided it yet"
+    return Finding(position, -1, segment.path, scan.file_position, what)
 
 
 def _log_of(directory: str) -> str:

@@ -10,6 +10,7 @@ from tutti.data.hard_state import HardState
 from tutti.log.files.options import FreeSpace
 from tutti_gateway.core.protocol.actions import Action
 from tutti_gateway.core.protocol.events import Event, Now, TrimProposed
+from tutti_gateway.core.protocol.messages import Damage
 from tutti_gateway.log.upkeep.retention import BlockedSegments
 from tutti_gateway.log.upkeep.scrubber import CorruptRange
 from tutti_gateway.log.upkeep.snapshot_scrubber import SnapshotScrubber
@@ -98,6 +99,10 @@ class Log(Protocol):
 
     def space(self) -> FreeSpace:
         """Return the free disk space."""
+
+    @property
+    def corrupt_end(self) -> Damage | None:
+        """The corrupt range at the end of the log, until it is overwritten or abandoned; None if there is none."""
 
     @property
     def retention(self) -> TrimPolicy:

@@ -62,6 +62,7 @@ class LogThread(DiskWorker[Persist | ReadLog | ReadSnapshot | Deliver | RepairLo
         self._waiting: deque[Persist] = deque()  # actions that were taken from the queue, and whose frames are not durable yet
         self._decided: deque[Deliver] = deque()
         self._reads: deque[ReadLog | ReadSnapshot] = deque()
+        self._corrupt_at_start = writer.corrupt_end is not None
         self.scrub_schedule = ScrubSchedule(writer.scrubber, report, log)
         self._rows_wait = False  # True while index rows wait for free disk space
         self._decided_at = 0.0  # time since which the oldest run waits for its index rows; 0 if none waits
@@ -107,8 +108,13 @@ class LogThread(DiskWorker[Persist | ReadLog | ReadSnapshot | Deliver | RepairLo
         return self._writer.retention.blocked
 
     def scrub_status(self) -> dict[str, object]:
-        """Return the state of the scrubber: the unreadable range and the repairs."""
-        return self.scrub_schedule.to_dict()
+        """Return the values for the status: the unreadable range, and the numbers of losses, repaired frames and scrub rounds."""
+        status = self.scrub_schedule.to_dict(found_at_start=int(self._corrupt_at_start))
+        end = self._writer.corrupt_end
+        if end is not None and not status["lost"]:
+            text = f"positions {end.first} to {end.last} at the end of the log cannot be read"
+            status |= {"lost": [end.first, end.last], "told": text}
+        return status
 
     @property
     def depth(self) -> int:

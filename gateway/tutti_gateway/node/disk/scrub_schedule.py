@@ -151,13 +151,16 @@ class ScrubSchedule(ScrubGuard):
         lost = self._scrubber.lost
         self._report(LogCorrupt(lost.first, lost.last) if lost is not None else LogCorrupt(0, 0))
 
-    def to_dict(self) -> dict[str, object]:
-        """Return the values for the status: the lost range, and the numbers of losses, repaired frames and scrub rounds."""
+    def to_dict(self, found_at_start: int = 0) -> dict[str, object]:
+        """Return the values for the status: the lost range, and the numbers of losses, repaired frames and scrub rounds.
+
+        `found_at_start` is the number of losses that the start of the gateway has found.
+        """
         scrubber, lost = self._scrubber, self._scrubber.lost
         return {
             "lost": [lost.first, lost.last] if lost is not None else [],
             "told": scrubber.message,
-            "found": scrubber.found,
+            "found": found_at_start + scrubber.found,
             "mended_frames": scrubber.repaired,
             "rounds": scrubber.rounds,
         }

@@ -146,6 +146,34 @@ def test_what_stands_whole_behind_the_mark_is_present_whatever_is_damaged_before
     assert start(path).damage == (Damage(position + 1, end.position, end.view, end.header_crc) if end.position > position else None)
 
 
+@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize("where", [5, 97])
+def test_verify_beside_a_running_gateway_reports_a_durable_frame_that_cannot_be_read(
+    tmp_path: Path, place: str, where: int
+) -> None:
+    position = PLACES[place](marked(tmp_path))
+    file = rot(tmp_path, position, where)
+    writer, _, close = opened(tmp_path, OPTIONS)
+    (found,) = verify(tmp_path).damage
+    assert (found.position, found.file, found.byte, found.derived) == (position, str(file), spot(tmp_path, position)[1], False)
+    writer.append(HISTORY.frames[position - 1 :])  # the copies of another gateway
+    writer.sync()
+    assert verify(tmp_path).damage == []
+    close()
+
+
+def test_verify_beside_a_running_gateway_accepts_frames_that_are_not_decided(tmp_path: Path) -> None:
+    writer, _, close = opened(tmp_path, OPTIONS)
+    writer.append(HISTORY.frames[:-5])
+    writer.sync()
+    decide(writer, HISTORY, 1, DECIDED)
+    writer.append(HISTORY.frames[-5:])  # written, not synced
+    assert verify(tmp_path).damage == []
+    writer.truncate(HISTORY.settled(DECIDED + 3))
+    assert verify(tmp_path).damage == []
+    close()
+
+
 def test_a_promise_and_idling_do_not_make_the_damage_forgotten(tmp_path: Path) -> None:
     position = PLACES["two segments before"](marked(tmp_path))
     rot(tmp_path, position)
