@@ -45,7 +45,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Iterator[None]:
-    """Take all collected objects out of garbage collection: a million objects that the collector would walk in every test."""
+    """Freeze the million objects that collection creates, so that the garbage collector does not walk them in every test."""
     gc.disable()
     try:
         return (yield)

@@ -43,7 +43,10 @@ def version_problems(root: Path, installed: Callable[[str], str] = metadata.vers
     if (found := installed(NAME)) != version:
         yield f"the environment has {NAME} {found} and pyproject.toml has {version}: run make setup"
     for name, pattern in MENTIONS.items():
-        for mentioned in re.findall(pattern, (root / name).read_text("utf-8")):
+        found = re.findall(pattern, (root / name).read_text("utf-8"))
+        if not found:
+            yield f"{name}: names no version: write {version}, or change MENTIONS in tools/release_check.py"
+        for mentioned in found:
             if mentioned != version:
                 yield f"{name}: names version {mentioned} and pyproject.toml has {version}: write {version}"
 

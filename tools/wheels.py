@@ -33,7 +33,7 @@ def supported(root: Path) -> list[str]:
 
 
 def version_at(python: str) -> str:
-    """Return the version of an interpreter that can create environments, or nothing. A shim of pyenv may start none."""
+    """Return the version of an interpreter that can create environments, or "". A pyenv shim may start no interpreter."""
     try:
         return run([python, "-c", ASK_VERSION]).strip()
     except (OSError, subprocess.SubprocessError):
@@ -67,7 +67,7 @@ def package_for(version: str, dist: Path) -> Path:
     """Return the wheel if it fits this Python, else the sdist.
 
     Raises:
-        FileNotFoundError: dist/ has none of them.
+        FileNotFoundError: dist/ has neither.
     """
     tags = (f"-cp{version.replace('.', '')}-", "-py3-")
     fitting = [path for path in dist.glob("*.whl") if any(tag in path.name for tag in tags)]

@@ -35,7 +35,7 @@ def nodes(text: str) -> list[ast.AST]:
 
 
 def length(text: str) -> Iterator[str]:
-    """A file longer than one reads at a sitting."""
+    """A file that is too long to read at one sitting."""
     lines = text.count("\n")
     if lines > LINES_MAX:
         yield f"{lines} lines, {LINES_MAX} allowed: split it into two modules"
@@ -140,7 +140,7 @@ def unknown_targets(text: str, targets: set[str]) -> Iterator[str]:
 
 
 def unknown_installs(text: str, extras: set[str]) -> Iterator[str]:
-    """Commands that install the project from an index, which does not have it, or with an extra that does not exist."""
+    """Commands that install the project from a package index, where it is not published, or with an extra that does not exist."""
     for found in re.findall(r"install\s+(?:-\S+\s+)*['\"]?tutti-ingest\S*|tutti-ingest\[[\w,-]+\]", text):
         yield f"{found}: name a checkout or a wheel"
     for path, names in re.findall(r"install '([^'\[\n]+)\[([\w,-]+)\]'", text):

@@ -101,7 +101,7 @@ def write(target: Path, *, anew: bool = False) -> None:
 
 
 def lacking() -> list[str]:
-    """Return the fixtures of this release that its folder does not have: the folder itself, files, and messages."""
+    """Return the names of the missing fixtures of this release: its folder, files, versions and messages."""
     target = current()
     if target not in folders():
         return [f"folder {target.name} for the versions {versions()}"]

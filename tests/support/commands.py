@@ -98,7 +98,7 @@ def dev_group(directory: Path, *options: str) -> Iterator[DevGroup]:
 
 @contextmanager
 def serving(configs: list[Path], directory: Path) -> Iterator[list[Any]]:
-    """Run a gateway for each configuration in `directory` until the block ends, and return their ready lines."""
+    """Run a gateway for each configuration, in the working directory `directory`, until the block ends. Yield their ready lines."""
     processes = []
     try:
         for config in configs:

@@ -70,10 +70,10 @@ def test_a_directory_of_an_earlier_release_opens_and_its_prepared_segments_are_r
 
 
 def log_files(data: Path) -> list[str]:
-    """The names of the files in the log of a data directory."""
+    """Return the names of the files in the log of a data directory."""
     return sorted(file.name for file in (data / "log").iterdir())
 
 
 def disk_bytes(directory: Path) -> int:
-    """The blocks that all files below a directory occupy, which include allocated blocks without data."""
+    """Return the size of all blocks that the files below a directory occupy, also of allocated blocks without data."""
     return sum(file.stat().st_blocks * 512 for file in directory.rglob("*"))

@@ -41,7 +41,7 @@ def test_the_first_commands_of_the_readme_work_in_a_fresh_clone(tmp_path: Path) 
     clone.mkdir()
     copy = f"git ls-files -z | xargs -0 cp --no-dereference --parents -t '{clone}'"
     subprocess.run(["bash", "-ec", copy], cwd=ROOT, timeout=WAIT_S, check=True)
-    install, shell, program, _ = blocks("README.md", "A first success")
+    install, shell, program, _ = blocks("README.md", "First steps")
     make, pip, start = install.splitlines()
     assert make == "python3 -m venv .venv"
     subprocess.run([sys.executable, *make.split()[1:]], cwd=clone, timeout=WAIT_S, check=True)

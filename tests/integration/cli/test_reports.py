@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.commands import DevGroup, tutti
+from tests.support.commands import DevGroup, shell, tutti
 from tests.support.ports import free_base
 from tutti import Reader
 
@@ -71,6 +71,8 @@ def test_a_topic_is_created_before_its_first_record(running: DevGroup) -> None:
 def test_a_topic_is_described(running: DevGroup) -> None:
     listed = {topic["name"]: topic for topic in tutti("topics", "list", "--json", url=running.url).json}
     assert tutti("topics", "describe", "a", "--json", url=running.url).json == listed["a"]
+    # The options of the group hold for its commands.
+    assert shell("topics", "--json", "--url", running.url, "describe", "a").json == listed["a"]
     told = dict(line.split(None, 1) for line in tutti("topics", "describe", "a", url=running.url).lines)
     assert (told["records"], told["last_time"]) == ("3", listed["a"]["last_time"])
     tutti("topics", "create", "flights", url=running.url)

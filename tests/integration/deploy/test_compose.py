@@ -144,7 +144,7 @@ def test_configurations_of_the_gateways_differ_in_names_and_ports_alone() -> Non
 
 @pytest.mark.soak
 def test_its_commands_found_a_group_that_accepts_records_and_stops_in_order(tmp_path: Path) -> None:
-    """All containers share one network interface. A client on the host reaches each gateway by the address that it advertises."""
+    """All containers share one network interface. A client on the host reaches each gateway by the advertised address."""
     services = compose()["services"]
     assert ENTRYPOINT == ["tini", "--", "tutti"]
     with Network(["containers", "machine"]) as network, ExitStack() as opened:

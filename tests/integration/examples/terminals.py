@@ -20,14 +20,14 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple, Self
 
-WAIT_S = 240.0  # for what a line shows: Spark's start is among it, on a machine that does other things, too
-REPORT_WAIT_S = 60.0  # for a group that settles
+WAIT_S = 240.0  # for the output of a command; on a busy machine, Spark starts slowly
+REPORT_WAIT_S = 60.0  # until a group settles
 _FENCE = re.compile(r"^```(sh|text)(?: title=\"([^\"]+)\")?\n(.*?)^```$", flags=re.DOTALL | re.MULTILINE)
 _COLOURS = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|\x1b[()][A-Z0-9]|\r")
 _PROMPT = re.compile(r"<<(\d+)>>")
 _CTRL_C = "^C"
 _ANY = "..."
-# These commands change nothing. A group settles after it has answered, so a report is asked for again until it is that of the page.
+# These commands change nothing. A group may settle after its answer, so the runner repeats a report until it matches the page.
 _REPORTS = ("tutti members", "tutti queries", "tutti status", "tutti topics")
 # Values of one run, of one machine or of one moment.
 _MASKS = (
@@ -42,7 +42,7 @@ _MASKS = (
     # How many records share a frame depends on the moment of each send.
     (re.compile(r"\b(\d+)( frames?\b)|((?:position|written up to) )\d+"), r"\3FRAMES\2"),
     (re.compile(r"^(\w+ +\d+ +)\d+( +\d+ +\d+ +TIME)"), r"\1BYTES\2"),
-    # Any member may coordinate the first view, and its age is its place in that view.
+    # Any member may coordinate the first view, and its age is its position in that view.
     (re.compile(r"^(\w+ +[\d.]+:\d+ +\w+ +\w+ +)(?:yes|no) +\d+"), r"\1COORDINATES AGE"),
     (re.compile(r" +"), " "),  # the width of a column follows its widest value
 )
@@ -93,8 +93,8 @@ class Terminal:
     def __init__(self, before: Sequence[str], cwd: Path, environment: Mapping[str, str]) -> None:
         """Start it; `before` is put before its command."""
         self.shown = ""
-        self._line = ""  # the last that was typed
-        self._compared = 0  # of `shown`: up to there it was compared with the page
+        self._line = ""  # the last line that was typed
+        self._compared = 0  # length of the part of `shown` that was compared with the page
         self._open = 0  # prompts that there are when the last line has come back
         self._interrupted = False
         self._fd, end = pty.openpty()
@@ -127,7 +127,7 @@ class Terminal:
         assert code == 0 or self._interrupted, f"it ended with {code}: {self.shown[-3000:]}"
 
     def expect(self, lines: Sequence[str]) -> None:
-        """Wait until the output is that of the lines. A command that returned shows these lines and no others."""
+        """Wait until the output matches the lines. A command that has returned must show these lines and no others."""
         wanted = pattern(lines)
         began = time.monotonic()
         while not self._matches(wanted):
@@ -143,7 +143,7 @@ class Terminal:
                 self._read(1.0)
 
     def _matches(self, wanted: re.Pattern[str]) -> bool:
-        """Return whether the output matches. If the command still runs, the first lines of its output are enough."""
+        """True if the output matches. If the command still runs, the first lines of its output are enough."""
         ends = [len(self.shown)]
         if not self._returned():
             ends = [line.end() for line in re.finditer("\n", self.shown) if line.end() > self._compared]
@@ -154,7 +154,7 @@ class Terminal:
         return False
 
     def rest(self, end: int | None = None) -> list[str]:
-        """Return the masked output that was not compared yet, up to `end` of all output."""
+        """Return the masked output that was not compared yet, up to the position `end` in all output."""
         return masked(_PROMPT.sub("", self.shown[self._compared : end]).splitlines())
 
     def skip(self) -> None:
@@ -162,7 +162,7 @@ class Terminal:
         self._compared = len(self.shown)
 
     def _returned(self) -> bool:
-        """Return whether the last command has returned."""
+        """True if the last command has returned."""
         return len(_PROMPT.findall(self.shown)) >= self._open
 
     def _wait(self, happened: Callable[[], bool], what: str) -> None:

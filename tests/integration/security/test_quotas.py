@@ -97,7 +97,7 @@ def test_a_token_stays_within_its_records_a_second_and_other_clients_are_not_slo
 
 @pytest.mark.parametrize("ordering", ["total", "unordered"])
 def test_a_batch_far_above_a_small_quota_is_delivered(house: SecuredFiles, gateway: GatewayProcess, ordering: str) -> None:
-    """It costs 4 s of the quota: the client asks about it meanwhile, and the copies that it sends cost nothing."""
+    """Proves that the copies that the client sends while the batch waits for its 4 s of quota cost nothing."""
     batch = pa.record_batch({"value": pa.array([b"x" * 1000] * 4 * RECORDS_PER_S)})
     with Producer(gateway.url, credentials=house.credentials("feed")) as producer:
         begin = time.monotonic()

@@ -85,6 +85,15 @@ def test_what_is_not_installed_is_not_a_failure(capsys: pytest.CaptureFixture[st
     assert "-      spark: not installed: the extra spark adds no-such-package-of-spark" in lines
 
 
+def test_a_part_of_an_extra_is_named_as_not_complete(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """An application may use packages of the extra itself, so only `--role` makes the missing one a failure."""
+    monkeypatch.setitem(machine.EXTRAS, "gateway", ("msgspec", "no-such-package"))
+    code, found = doctor(capsys)
+    assert (found["gateway"].skipped, found["gateway"].found) == (True, "not complete: the extra gateway adds no-such-package")
+    code, found = doctor(capsys, "--role", "gateway")
+    assert (code, found["gateway packages"].good) == (1, False)
+
+
 @pytest.mark.usefixtures("_no_extras")
 @pytest.mark.parametrize("role", ["gateway", "kafka"])
 def test_a_role_needs_its_extra(role: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,4 +1,4 @@
-"""Tests of the metrics page: it has all counters of the gateway under stable names, in a form that Prometheus' own
+"""Tests of the metrics endpoint: it serves all counters of the gateway under stable names, in a form that Prometheus' own
 parser accepts.
 """
 

@@ -98,6 +98,12 @@ def test_a_page_or_manifest_of_another_version_is_named(checkout: Path, name: st
     assert found_versions(checkout) == [f"{name}: names version 1.2.2 and pyproject.toml has 1.2.3: write 1.2.3"]
 
 
+@pytest.mark.parametrize("name", MENTIONS)
+def test_a_page_or_manifest_without_its_sentence_is_named(checkout: Path, name: str) -> None:
+    (checkout / name).write_text("another sentence\n")
+    assert found_versions(checkout) == [f"{name}: names no version: write 1.2.3, or change MENTIONS in tools/release_check.py"]
+
+
 @pytest.mark.parametrize(
     ("old", "new", "problem"),
     [

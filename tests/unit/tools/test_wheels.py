@@ -54,7 +54,7 @@ def test_a_wheel_is_used_on_its_own_python_and_the_sdist_on_others(tmp_path: Pat
 
 @pytest.fixture
 def tried(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Interpreters of which a trial was asked for; none is started, and 3.13 is not at hand."""
+    """Interpreters that `main` would try. None is started, and Python 3.13 is absent."""
     asked: list[str] = []
     monkeypatch.setattr(wheels, "find", lambda version, _: None if version == "3.13" else f"python{version}")
     monkeypatch.setattr(wheels, "package_for", lambda version, dist: dist / version)

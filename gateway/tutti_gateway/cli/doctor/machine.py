@@ -72,11 +72,13 @@ def extra_packages(extra: str) -> Finding:
 
 
 def not_installed(extra: str) -> Finding | None:
-    """Return a finding, which is not a failure, if the packages of an extra are not installed, otherwise None."""
+    """Return a finding, which is not a failure, if packages of an extra are not installed, otherwise None."""
     missing = [name for name in EXTRAS[extra] if _version(name) is None]
     if not missing:
         return None
-    return Finding(extra, True, f"not installed: the extra {extra} adds {', '.join(missing)}", skipped=True)
+    # A part of the packages does not show that the extra is wanted: applications use the same packages.
+    what = "not installed" if len(missing) == len(EXTRAS[extra]) else "not complete"
+    return Finding(extra, True, f"{what}: the extra {extra} adds {', '.join(missing)}", skipped=True)
 
 
 def _packages(subject: str, names: Sequence[str], do: str) -> Finding:

@@ -420,7 +420,7 @@ def test_drain_with_a_spool_waits_for_the_buffer_only(spool: Path) -> None:
 
 
 def test_a_cancelled_open_is_continued_by_the_next_one() -> None:
-    """A second attempt to connect would fence the first one, or be fenced by it."""
+    """A second session would fence the first one, or the first one would fence it."""
 
     async def run() -> None:
         held = HeldGateway()

@@ -1,4 +1,4 @@
-"""Tests of AsyncReader over fake gateways: each record comes once, also after cancelled calls, and no end waits for a record."""
+"""Tests of AsyncReader over fake gateways: each record comes once, also after cancelled calls, and closing waits for no record."""
 
 from __future__ import annotations
 

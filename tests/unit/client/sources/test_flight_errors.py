@@ -1,4 +1,4 @@
-"""Errors of Flight calls: which exception of the library each one becomes."""
+"""Tests of errors of Flight calls: each error becomes an exception of the library."""
 
 from __future__ import annotations
 
