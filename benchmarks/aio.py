@@ -1,7 +1,7 @@
 """AsyncProducer beside Producer: CPU of the client for one record in bulk, and latency one at a time.
 
-Both send through one process to one gateway, in turns, so that a drift of the machine affects both. The figures that count are the
-ratios, turn by turn.
+Both clients run in this process and send to one gateway in turns. A drift of the machine affects both, so compare the ratios of
+single turns, not the absolute costs.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ BULK = "CPU of send() of 100 B"
 
 
 class Work(NamedTuple):
-    """One kind of work, for both clients: each returns a cost, for which less is better."""
+    """One kind of work for both clients. Each function returns the cost, of which less is better."""
 
     unit: str
     plain: Callable[[str], float]

@@ -37,10 +37,10 @@ RECORDED = Path(__file__).resolve().parent / "recorded.json"
 ROUNDS = 24
 WORSE = 0.2
 _NOISY = "too noisy to tell"
-FOREIGN_MAX = 0.1  # processors; above it what is recorded is a poor measure
+FOREIGN_MAX = 0.1  # processors; above this foreign load, recorded ratios are a poor measure
 _MEMBERS = 3
 _LARGE_BYTES, _SMALL_COUNT, _UNDER_WAY, _SINGLE = 64 * MIB, 200_000, 10_000, 300
-_PATH_TURNS = 50_000  # turns of a loop that take about as long as the Python code on the path of a record alone
+_PATH_TURNS = 50_000  # turns of a loop that take about as long as the Python code for one record that is sent alone
 _A_ROUND_BYTES = _LARGE_BYTES + 2 * 100 * _SMALL_COUNT
 _SEGMENTS = ROUNDS * _A_ROUND_BYTES // SEGMENT + 3
 
@@ -109,8 +109,8 @@ def measured(directory: Path, rounds: int) -> tuple[dict[str, list[float]], dict
             for name, value in of.items():
                 plain.setdefault(name, []).append(value)
             turns = of["a turn of a loop, ns"] * 1e-6  # of 1,000, s
-            # A record waits for a sync, two round trips, and Python on its path. Syncs differ by a factor of three within one run,
-            # so without the turns this ratio would measure the disk alone.
+            # A record waits for a sync, for two round trips, and for the Python code on its path. Syncs differ by a factor of three
+            # within one run: without the turns, this ratio would measure the disk alone.
             wait_us = of["sync, us"] + 2 * of["round trip, us"] + _PATH_TURNS * of["a turn of a loop, ns"] / 1e3
             values = (
                 of["1 KB, MB/s"] / of["bare fan-out, MB/s"],

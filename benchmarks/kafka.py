@@ -17,8 +17,8 @@ from benchmarks.fleet import free_bases
 from benchmarks.peers import fetched
 from tutti.runtime.child_processes import end_with_this_process
 
-#: What is fetched: the broker with all that it asks for, of the connector only what Spark has not.
 BROKER_VERSION = "4.1.0"
+#: Jars to fetch: the broker with all its dependencies, and the jars of Spark's Kafka source that Spark does not contain.
 _BROKER = (f"org.apache.kafka:kafka_2.13:{BROKER_VERSION}",)
 _CONNECTOR = (
     "org.apache.spark:spark-sql-kafka-0-10_2.13:4.2.0",

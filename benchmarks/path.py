@@ -131,7 +131,7 @@ def _package_roots(checkout: Path) -> list[Path]:
 @contextmanager
 def _group(checkout: Path, members: int, records: int, directory: Path) -> Iterator[Group]:
     arguments = [str(members), str(records), str(directory)]
-    # Each checkout serves with its own copy of this file, because its modules may have other names.
+    # Each checkout serves with its own copy of this file, because module names differ between releases.
     process = subprocess.Popen(
         [sys.executable, "-P", str(checkout / "benchmarks" / "path.py"), "--serve", *arguments],
         cwd=checkout,

@@ -125,7 +125,7 @@ SPOOL_RETRY_US = 1_000_000  # interval of the attempts to write to a full disk
 SPOOL_WATCHED_MAX = 65_536  # spooled batches that have an `on_delivery` callback
 FAILURES_KEPT_MAX = 64  # failures that a producer keeps, to raise the first one at the end of its `with` block
 ASYNC_LINE_BYTES = 256 * MIB  # bytes of records that wait in an event loop for space in the buffer of their producer
-ASYNC_RECORD_BYTES = KIB  # memory of a waiting record beside its key and value
+ASYNC_RECORD_BYTES = KIB  # memory of a waiting record in addition to its key and value
 ASYNC_RETRY_US = 5_000  # interval of the attempts to send the first waiting record
 ASYNC_RECORDS_A_TURN = 1000  # waiting records that one pass of the event loop sends
 EXIT_FLUSH_US = 2_000_000  # time in which open producers can deliver their records when the interpreter exits
@@ -159,7 +159,7 @@ ARCHIVE_ORPHAN_US = 24 * 3600 * 1_000_000  # age from which a file that no manif
 ARCHIVES_OPEN_MAX = 8  # archives that a Spark worker keeps open
 
 # Metrics endpoint of a connector or of the archiver
-METRICS_CONNECTIONS_MAX = 32  # open connections; at this limit, a new connection closes the longest-waiting one
+METRICS_CONNECTIONS_MAX = 32  # at this limit, a new connection closes a waiting one, of the network with the most waiting ones
 METRICS_US_MAX = 10_000_000  # time for a request and its answer, and idle time between requests of a connection
 METRICS_HEAD_BYTES_MAX = 16 * KIB  # size of a request head
 

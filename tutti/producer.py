@@ -345,8 +345,8 @@ class Producer:
     def flush(self, timeout: float | None = None) -> int:
         """Send open batches and wait up to `timeout` seconds for all outcomes. Return the number of records without an outcome.
 
-        Without a timeout, `flush` returns by the delivery deadline of the last record. With a spool there is no delivery deadline,
-        so `flush` without a timeout waits until an outage ends.
+        Without a timeout, `flush` returns by the delivery deadline of the last record. With a spool, records have no
+        deadline, so `flush` without a timeout waits until an outage ends.
 
         Raises:
             UsageError: called in `on_delivery`, in a forked child, or in a signal handler that interrupted this producer.

@@ -354,7 +354,7 @@ class Reader:
             raise UsageError("to_arrow failed and still has the records that it read: call it again, or create a new reader")
 
     def _save(self, position: Any) -> None:
-        """As `save`, for a position that the reader may have passed. Another thread may read at the same time."""
+        """Commit `position` as `save` does, even if the reader has moved on. Another thread may read at the same time."""
         self._check_open()
         if self._unordered:
             raise UsageError(_CANNOT_SAVE)
@@ -398,7 +398,7 @@ class Reader:
             raise UsageError("the reader is closed: create a new one")
 
     def _take(self, timeout: float) -> ScanBatch | None:
-        """As `_next`, and move the position after the batch."""
+        """Return the next batch as `_next` does, and move the position after it."""
         found = self._next(timeout)
         if found is not None:
             self._cursor.advance(found.next)

@@ -88,7 +88,7 @@ class Transactor(Producer):
             The receipt, with the offset of the first record and the `count` of records.
 
         Raises:
-            UsageError: there are no parts, or too many parts or records.
+            UsageError: `parts` is empty, or has too many batches or records.
         """
         records = sum(part.records for part in parts)
         if not 0 < len(parts) <= limits.STAGED_BATCHES_MAX or records >= _RECORDS_END:

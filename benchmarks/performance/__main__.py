@@ -26,7 +26,7 @@ def page(template: str, kept: Kept) -> str:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Write both pages; return 2 for a file without figures, and without any file."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.performance", description=(__doc__ or "").partition(": ")[2])
-    parser.add_argument("names", nargs="*", metavar="FILE", help="what a run wrote with --json; of what two have the later counts")
+    parser.add_argument("names", nargs="*", metavar="FILE", help="result file of a run; the last file with a figure counts")
     parser.add_argument("--pages", type=directory, default=PAGES, help="directory of the pages, in place of docs/explanation")
     given = parser.parse_args(arguments)
     files = []

@@ -146,7 +146,7 @@ class QuarantineLog:
         return list(self._directory.glob(f"{self._name}-{'[0-9]' * 8}T*.jsonl"))
 
     def _open_file(self) -> Path | None:
-        """Return a file with space for more messages, or None if there are already `QUARANTINE_LOG_FILES` full files."""
+        """Return a file with space for more messages, or None if all files are full or the pause after a failure still lasts."""
         if self._clock() < self._check_at:
             return None
         file = self._file

@@ -53,7 +53,7 @@ if __name__ == "__main__":
         sys.exit(__doc__)
     try:
         main(sys.argv[1], once="--once" in sys.argv)
-    except PySparkException as error:  # below the traceback of Spark's Python process, its text has the line with Tutti's error
+    except PySparkException as error:  # its text has the traceback of Spark's Python process, then Tutti's error
         lines = [line for line in str(error).splitlines() if line.startswith("tutti.")]
         sys.exit(f"error: {lines[-1].partition(': ')[2] if lines else error}")
     except KeyboardInterrupt:

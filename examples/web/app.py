@@ -34,7 +34,7 @@ class Order(BaseModel):
 @asynccontextmanager
 async def lifespan(app: FastAPI) -> AsyncIterator[None]:
     """Open one producer for all requests: their records share batches."""
-    # A full buffer raises an error for one client instead of a wait for all of them. A client waits at most ten seconds.
+    # If the buffer is full, the request fails at once, and the other requests do not wait. A client waits at most ten seconds.
     async with AsyncProducer(URL, on_full="raise", delivery_timeout=10) as app.state.producer:
         yield
 

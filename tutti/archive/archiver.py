@@ -218,7 +218,7 @@ class Archiver:
             self._committed = position
 
     def step(self) -> Manifest | None:
-        """Archive the next closed range; return None if there is none."""
+        """Archive the next closed range; return None if no range is closed."""
         closed = self._next_closed()
         if closed is not None:
             self._archive.refresh(soon=True)  # so that this process skips a range that another archiver has added

@@ -155,7 +155,7 @@ class Archive:
             return [(one.end, other.first) for one, other in pairwise(self._cover) if one.end < other.first]
 
     def span_at(self, offset: int) -> ArchivedRange | None:
-        """Return a range that has the record, None if there is none."""
+        """Return a range that has the record, or None if the archive lacks the record."""
         with self._lock:
             at = self._before(offset)
             # Only this range needs a check, because it has the highest end of all ranges that begin at or before the offset.

@@ -39,8 +39,8 @@ class Archiving(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         priority: "idle" uses only free CPU time, so that commits on the same host do not wait; "low" uses a reduced share, for a
             busy host on which an idle archiver would lag.
         lost: reaction to records that retention removed before they were archived.
-        metrics: address of the Prometheus page, as HOST:PORT; empty for no page.
-        insecure: allow other hosts to read the metrics page, which has neither TLS nor a token.
+        metrics: address of the endpoint for Prometheus, as HOST:PORT; empty to serve no metrics.
+        insecure: allow other hosts to read the metrics endpoint, which has neither TLS nor a token.
     """
 
     gateways: Annotated[str, Meta(min_length=1, extra_json_schema={"examples": ["tutti://127.0.0.1:7400"]})]

@@ -94,7 +94,7 @@ class _Run:
         return len(self.offsets) > 0
 
     def pop_upto(self, last: int) -> pa.Table | None:
-        """Remove the buffered records up to offset `last` (inclusive), and return them, or None if there are none."""
+        """Remove the buffered records up to offset `last` (inclusive), and return them; return None if the buffer has none."""
         count = int(np.searchsorted(self.offsets, last, side="right"))
         if not count or self.table is None:
             return None

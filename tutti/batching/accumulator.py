@@ -261,7 +261,7 @@ class Accumulator:
             self._appender, self.appenders[batch.topic] = open_appender(batch)
 
     def new_batch(self, topic: str, free_bytes: int) -> Batch:
-        """Return an empty open batch for `free_bytes` bytes. The delivery deadline counts from now; there is none with a spool."""
+        """Return an empty open batch for `free_bytes` bytes. Its delivery deadline counts from now; a spooled batch has none."""
         deadline = self._clock() + self.options.delivery_timeout if self.spool is None else inf
         batch = Batch(topic, free_bytes, deadline, self.query_wait)
         batch.spool = self.spool
@@ -471,7 +471,7 @@ class Accumulator:
         """Keep a failure for `first_failure`. Called with the lock."""
         if failure in self.failures:
             return
-        # At the limit, drop the failures that the application has seen; if there are none, drop the new failure.
+        # At the limit, drop the failures that the application has seen; if it has seen none, drop the new failure.
         if len(self.failures) >= limits.FAILURES_KEPT_MAX:
             self.failures = [kept for kept in self.failures if not kept.seen]
         if len(self.failures) < limits.FAILURES_KEPT_MAX:
@@ -506,4 +506,4 @@ class Accumulator:
 
 
 def do_nothing() -> None:
-    """Do nothing: the default for `wake` while there is no I/O thread."""
+    """Do nothing: the default for `wake` until an I/O thread runs."""

@@ -90,7 +90,7 @@ def _in_loop(fn: Callable[[Any], object]) -> Callable[[Any], object]:
 
 
 class FutureMethods(_Future):
-    """The methods of `concurrent.futures.Future` beside `done` and `result`, and `await`."""
+    """The methods of `concurrent.futures.Future` besides `done` and `result`, and `await`."""
 
     __slots__ = ()
 
@@ -119,7 +119,7 @@ class FutureMethods(_Future):
         """Wait for the outcome as `result` does. Return the error of a failed record, and None for a committed record.
 
         Raises:
-            TimeoutError: there is no outcome after `timeout` seconds.
+            TimeoutError: the record has no outcome after `timeout` seconds.
         """
         try:
             self.result(timeout)

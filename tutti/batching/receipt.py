@@ -341,7 +341,7 @@ class Batch:
         """Wait for the outcome.
 
         Raises:
-            TimeoutError: there is no outcome after `timeout` seconds.
+            TimeoutError: the batch has no outcome after `timeout` seconds.
             UsageError: called in `on_delivery`. The wait would never end, because the same thread sets the outcomes.
         """
         reject_in_callback("result() of an undelivered record cannot be waited for", "result() would never return there")
@@ -386,7 +386,7 @@ class Receipt(msgspec.Struct, FutureMethods, gc=False, eq=False):
             TooLarge: the record or batch exceeds a limit.
             Refused: the gateway rejected the record, so the log does not contain it.
             Unknown: the delivery deadline passed.
-            TimeoutError: there is no outcome after `timeout` seconds. The record may still commit.
+            TimeoutError: the record has no outcome after `timeout` seconds. The record may still commit.
             UsageError: `timeout` is not a number of seconds.
         """
         batch = self.batch

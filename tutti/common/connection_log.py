@@ -78,7 +78,7 @@ class ConnectionLog:
     """
 
     def __init__(self, logger: logging.Logger, subject: str, now: float) -> None:
-        """Begin to search for a gateway at `now`, in monotonic seconds. `subject` begins each line; empty logs nothing."""
+        """Begin to search for a gateway at `now`, in monotonic seconds. Each line begins with `subject`; "" turns logging off."""
         self.condition = Condition.SEARCHING
         self.reconnects = self.failovers = 0
         self._logger = logger
@@ -109,7 +109,7 @@ class ConnectionLog:
             now: time of the event in monotonic seconds.
             cause: reason of a failure, or the result at each address.
             where: the gateway of a new connection.
-            since: begin of the outage, if the outage began before its first event.
+            since: start of the outage, if the outage began before its first event.
         """
         found = LINES.get((self.condition, event))
         if found is None:

@@ -166,7 +166,7 @@ def _error_of(error: Exception, text: bytes) -> ValueError:
 
 
 def error_position(message: str) -> int | None:
-    """Return the byte position (from 0) that an error message of msgspec contains. Return None if there is no position."""
+    """Return the byte position (from 0) that an error message of msgspec contains. Return None if the message has no position."""
     _, _, number = message.partition("(byte ")
     if not number.rstrip(")").isdigit():
         return None

@@ -60,7 +60,7 @@ class ReaderStats:
 
     name: str = _text("Name of the reader. Empty for a reader without a name.")
     gateway: str = _text("Address of the current gateway, as HOST:P. Empty during an outage.")
-    last_error: str = _text("Last failure of a gateway. Empty if there was none.")
+    last_error: str = _text("Last failure of a gateway. Empty before the first failure.")
     connected: bool = _gauge("", "True if a gateway serves the reader. False during an outage.")
     outage: float = _gauge("seconds", "Time since the current outage began. 0 without an outage.")
     reconnects: int = _counter("", "Connections that ended an outage.")

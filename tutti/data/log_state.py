@@ -105,7 +105,7 @@ class LogState(msgspec.Struct, kw_only=True):
         dirty: True if the log has records after the last tick.
         view, members: view id and members (gateway numbers, oldest first) of the last VIEW frame.
         group, log, roster: content of the last ROSTER frame.
-        forced, forced_at: view and position of the last forced ROSTER; 0 if there is none.
+        forced, forced_at: view and position of the last forced ROSTER; 0 without a forced ROSTER.
         topics, producers: entries of all topics and producers, by number.
         readers: committed offsets of named readers, by name.
         next_topic, next_producer, next_gateway: the next free numbers.

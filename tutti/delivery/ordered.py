@@ -370,13 +370,13 @@ class OrderedDelivery(Sender):
         resolved = len(self.window.resolved)
         failure = Failure(error)
         self.window.fail_from(0, failure)
-        failed = sum(batch.count for batch in self.window.resolved[resolved:])
-        LOG.warning("%s (number of failed records: %s)", error, failed)
         # A failed batch with a sequence leaves a gap, after which only a new epoch can continue.
         if late.first_sequence and session.running:
             self._end_epoch(failure, True, now)
         else:
             self._fail_unsent(failure)
+        failed = sum(batch.count for batch in self.window.resolved[resolved:])
+        LOG.warning("%s (number of failed records: %s)", error, failed)
 
     def _oldest(self) -> Batch | None:
         """Return the oldest closed batch. The open batch has a later deadline, and closes before that deadline."""

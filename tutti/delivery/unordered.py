@@ -105,7 +105,7 @@ class UnorderedDelivery:
     # -- choice of the lane for new batches
 
     def _choose_lane(self, now: float) -> None:
-        """Choose the lane for new batches. If there is none, look for a gateway. Remove lanes that are not needed."""
+        """Choose the lane for new batches. If no lane accepts batches, look for a gateway. Remove lanes that are not needed."""
         if self._current is None or self._current not in self.senders or not self._current.accepts_batches:
             if self._current is not None and len(self._current.window):
                 # The gateway may reject batches in flight, which must then enter the next lane before newer batches.
@@ -121,6 +121,8 @@ class UnorderedDelivery:
             lane.unbind()
             # Save the outcomes of the lane here, because `_publish` runs after the removal and would miss them.
             self._registry.resolved += lane.window.pop_resolved()
+            # Added before the removal, so that a sum over all lanes in another thread never decreases.
+            self.resent_by_ended_lanes += lane.window.records_resent
             self.senders.remove(lane)
         if self._current is None and self.accumulator.queue and self._needs_gateway():
             identity = self._registry.ordered.session.identity

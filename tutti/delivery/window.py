@@ -168,7 +168,7 @@ class Window:
         self._drop_resolved()
 
     def fail_from(self, sequence: int, failure: Failure) -> bool:
-        """Fail every batch that ends at `sequence` or later. Return True if there was one."""
+        """Fail every batch that ends at `sequence` or later. Return True if a batch failed."""
         before = len(self.resolved)
         for batch in list(self._unanswered):
             if not batch.resolved and batch.last_sequence >= sequence:

@@ -302,7 +302,7 @@ class RequestClient:
             raise Unavailable(self._timeout_text())
 
     def _timeout_text(self) -> str:
-        """Return the text of the timeout error: a gateway's last answer, if there is one, and the last result at each address."""
+        """Return the text of the timeout error: a gateway's last answer, if one answered, and the last result at each address."""
         time_text = f"{self._timeout:.2g}" if self._timeout < 10 else f"{self._timeout:.0f}"
         if self._answered is None:
             summary = self._endpoints.summary()

@@ -19,7 +19,7 @@ class CursorProtocol(Protocol):
 
     @property
     def end(self) -> object:
-        """The exclusive end, as `Reader.end` returns it. None means that there is no end."""
+        """The exclusive end, as `Reader.end` returns it; None for a range without an end."""
 
     @property
     def mark(self) -> object:

@@ -1,4 +1,4 @@
-"""Metrics page of connectors and the archiver, served by one thread.
+"""Metrics endpoint of connectors and the archiver, served by one thread.
 
 The server limits the number of connections and the time for a request, because any client that reaches the port could keep
 connections open.
@@ -33,7 +33,7 @@ class _Protocol(BoundedProtocol):
 
 
 class _RejectedConnections(Collector):
-    """Metric of the page itself: its rejected connections."""
+    """Metric of the endpoint itself: its rejected connections."""
 
     def collect(self) -> Iterator[Metric]:
         """Yield the counts of rejected connections."""
@@ -45,18 +45,18 @@ class _RejectedConnections(Collector):
 
 
 class MetricsPage:
-    """Metrics page, served within the `with` block.
+    """Metrics endpoint, served within the `with` block.
 
     Attributes:
-        url: URL of the page.
+        url: URL of the endpoint.
     """
 
     def __init__(self, listen: str, collector: Collector, *, insecure: bool) -> None:
         """Open the listening socket.
 
         Args:
-            listen: address of the page, as HOST:PORT; port 0 selects a free port.
-            collector: returns the metrics; called in the thread of the page.
+            listen: address of the endpoint, as HOST:PORT; port 0 selects a free port.
+            collector: returns the metrics; called in the thread of the endpoint.
             insecure: allow an address that other hosts can reach.
 
         Raises:
@@ -93,7 +93,7 @@ class MetricsPage:
         self._thread = threading.Thread(target=self._run, name="metrics", daemon=True)
 
     def __enter__(self) -> str:
-        """Start serving, and return the page's URL."""
+        """Start serving, and return the URL of the endpoint."""
         self._thread.start()
         return self.url
 

@@ -1,4 +1,4 @@
-"""The part of a command that connectors and the archiver share: logs, signals, metrics page, readiness line, exit."""
+"""The part of a command that connectors and the archiver share: logs, signals, metrics endpoint, readiness line, exit."""
 
 from __future__ import annotations
 
@@ -47,10 +47,10 @@ def run(
     Args:
         worker: the worker, not connected yet.
         ready_fields: additional fields of the readiness line (`"ready": true`) on standard output, read when the line is printed.
-        metrics: address of the metrics page for Prometheus, as HOST:PORT (port 0 selects a free port), or empty for no page; the
-            readiness line contains the url of the page.
-        collector: returns the metrics of the page; called in another thread.
-        insecure: allow other hosts to read the page.
+        metrics: address of the endpoint for Prometheus, as HOST:PORT (port 0 selects a free port), or empty to serve no metrics;
+            the readiness line contains the url of the endpoint.
+        collector: returns the metrics; called in another thread.
+        insecure: allow other hosts to read the metrics.
         file: name of the configuration file that contains `metrics`, for error messages.
 
     Raises:

@@ -84,9 +84,7 @@ class ArchiveSource:
         return self.offset_at(time_us_of(time), self.archive.end)
 
     def offset_at(self, time_us: int, end: int) -> int:
-        """Return the offset of the first record below `end` that has time `time_us` or a later time; if there is none, return
-        `end`.
-        """
+        """Return the offset of the first record below `end` at or after time `time_us`; `end` if all records are older."""
         for low, high, span in self.archive.covering(self.archive.first, end):
             if self.archive.manifest(span).time_max < time_us:
                 continue

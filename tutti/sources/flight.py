@@ -56,7 +56,7 @@ class FlightSource:
         log: uuid of the only accepted log; "" accepts the first log found.
         lane: name of a lane of unordered records (NUMBER-INCARNATIONHEX), whose own offsets then apply; "" reads the ordered log.
         credentials: credentials for the gateways. The default comes from the environment.
-        subject: begins each log line about the connection. Empty logs no such line, because the caller reports the error.
+        subject: first words of each log line about the connection. "" logs no such line, because the caller reports the error.
 
     Attributes:
         seen: highest frontier that an answer has contained; no later answer has a lower one.
@@ -392,7 +392,7 @@ class FlightSource:
     ) -> Any:
         """Send an action to a gateway and return the answer. With `linearizable`, the gateway first confirms its frontier."""
         fields = body | self._guard_fields()
-        # A lane belongs to one gateway, so there is no majority that could confirm a lane's frontier.
+        # Gateways refuse `linearizable` for a lane, because no majority decides the records of a lane.
         confirm = {"linearizable": True} if linearizable and not self._lane_field else {}
 
         def perform(client: Any, options: flight.FlightCallOptions) -> Any:

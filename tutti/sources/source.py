@@ -134,8 +134,7 @@ class Source(Protocol):
         """Return the offset of the first record at or after a time (us since 1970 UTC, or an aware datetime), else the frontier."""
 
     def tick_end(self, start: int, limit: int, end: int, every: int) -> int:
-        """Return the offset of the last tick in (start, limit]. If there is none, return the offset of the first tick in (limit,
-        end], or else `start`.
+        """Return the offset of the last tick in (start, limit], else that of the first tick in (limit, end], else `start`.
 
         The search ignores ticks whose number is not divisible by `every`.
         """

@@ -142,7 +142,7 @@ class TieredSource:
             return border
         if limit > start and (found := self._archive.tick_end(start, min(limit, border), min(limit, border), every)) > start:
             return found
-        # There is no tick in (start, limit]. Find the first one in (limit, end]: search the archive, the border, then the log.
+        # (start, limit] has no tick: find the first tick in (limit, end], in the archive, at the border, or in the log.
         first = max(start, limit)
         if first < border:
             if (found := self._archive.tick_end(first, first, min(end, border), every)) > first:

@@ -1,4 +1,4 @@
-"""Sizes and times with a unit, such as "128MB" and "10s", which a configuration accepts beside plain numbers."""
+"""Sizes and times with a unit, such as "128MB" and "10s", which a configuration accepts in addition to plain numbers."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ class CurveReceiver:
     As with a socket, a read that fills only a part of the given memory means that no more data is available.
 
     Attributes:
-        assembly_bytes: size of the incomplete frame, which is buffered until it can be decrypted; 0 if there is none.
+        assembly_bytes: size of the incomplete frame, which is buffered until it can be decrypted; 0 without an incomplete frame.
     """
 
     def __init__(

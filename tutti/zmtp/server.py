@@ -112,7 +112,7 @@ class Server:
 
     @property
     def unread(self) -> bool:
-        """True if there are connections to read that no poll signals."""
+        """True if `receive` has connections to read that no poll signals."""
         return bool(self._ready)
 
     # Connections
@@ -139,7 +139,7 @@ class Server:
         return True
 
     def _evict(self) -> bool:
-        """Close the oldest inactive connection, or else the oldest connection of an unknown peer. Return False if there is none."""
+        """Close the oldest inactive connection, or else the oldest connection of an unknown peer. Return False if it finds none."""
         victim = next(iter(self._inactive.values()), None)
         if victim is None and self._is_known is not None:
             victim = next((one for one in self._connections.values() if not self._is_known(one.routing)), None)

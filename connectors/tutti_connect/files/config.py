@@ -87,8 +87,8 @@ class SourceConfig(Struct, frozen=True):
         topic: topic of all records. If it is missing, each subdirectory has the name of the topic of its files.
         record: table [record], the mapping of columns to a record.
         csv: table [csv], the CSV dialect.
-        metrics: address of the Prometheus page, as HOST:PORT; by default, there is no page.
-        insecure: allow other hosts to reach the metrics page, which has neither TLS nor a token.
+        metrics: address of the endpoint for Prometheus, as HOST:PORT; without it, the connector serves no metrics.
+        insecure: allow other hosts to reach the metrics endpoint, which has neither TLS nor a token.
     """
 
     name: Annotated[str, example("orders")]
@@ -121,7 +121,7 @@ def load_source_config(path: str) -> SourceConfig:
 
 
 def _contradiction(config: SourceConfig) -> str:
-    """Return the error text for the first two settings that exclude each other, "" if there are none."""
+    """Return the error text for the first two settings that exclude each other, or "" if no settings do."""
     files, record, csv = config.files, config.record, config.csv
     if "/" in files.pattern:
         return f"files.pattern is {files.pattern!r}: the pattern applies to names only; set the directory in files.directory"

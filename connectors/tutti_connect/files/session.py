@@ -149,7 +149,7 @@ class Session:
         LOG.warning("%s: %s: next attempt in %g s", name, (error.strerror or str(error)).lower(), limits.FILE_RETRY_S)
 
     def _ledger_entry(self, source: FileReader, seen: ScannedFile, file: File | None) -> File | None:
-        """Return the ledger entry of an opened file, or None if there is nothing to read from the file."""
+        """Return the ledger entry of an opened file, or None if the connector need not read the file."""
         status = source.status
         if (status.st_ino, status.st_mtime_ns) != (seen.inode, seen.changed_ns) and not self._config.files.grows:
             return None  # another file now has this name; the next scan finds that file

@@ -64,7 +64,7 @@ HEARTBEAT_S = 10.0  # a stream without records sends a heartbeat after this time
 READ_S = 10.0  # time for a gateway to answer
 
 # Health
-ARENAS_MAX = 2  # number of malloc arenas; each arena keeps freed memory, and by default there is about one for each thread
+ARENAS_MAX = 2  # number of malloc arenas; each arena keeps freed memory, and by default about every thread gets its own arena
 POLL_S = 1.0  # interval between polls of the group
 POLL_WAIT_S = 3.0  # longest poll, and with a spool also the longest wait for a gateway at the start
 CERTIFICATE_POLL_S = 10.0  # interval between checks for a renewed certificate

@@ -97,7 +97,7 @@ class Connector:
         """Serve requests until `stop` is set; call `ready` when the port accepts requests.
 
         Raises:
-            TuttiError: no gateway answers at the start, and there is no spool.
+            TuttiError: no gateway answers at the start, and the connector has no spool.
         """
         malloc.configure_allocator(arenas=limits.ARENAS_MAX)
         raise_limit()

@@ -74,7 +74,7 @@ def converted_error(error: KafkaException, where: str, since: float | None = Non
 
 
 def with_cause(kafka_error: KafkaError, since: float) -> str:
-    """Return the text of an error; for a local error such as a timeout, the logged cause of the connection failure."""
+    """Return the text of an error, or, for an error that no broker sent, the connection failure logged after `since`, if any."""
     if kafka_error.code() >= 0:  # a broker has answered
         return kafka_error.str()
     if cause := CONNECTION_FAILURES.failure_since(since):
@@ -102,7 +102,7 @@ def converted_errors(admin: Any, where: str) -> Iterator[None]:
 def end_offset(admin: Any, one: TopicPartition, isolation: Any) -> int:
     """Return the offset after the last message of a partition; wait up to `KAFKA_S` for the partition's leader.
 
-    With isolation READ_COMMITTED, return the offset of the first message of an open transaction if there is one.
+    With isolation READ_COMMITTED, return the offset of the first message of an open transaction, if the partition has one.
 
     Raises:
         KafkaException: Kafka does not answer, or the partition has no leader for `KAFKA_S`.
@@ -152,7 +152,7 @@ class ConnectionFailureFilter(logging.Filter):
         return True
 
     def failure_since(self, since: float) -> str:
-        """Return the last connection failure after `since` (monotonic), "" if there is none."""
+        """Return the last connection failure after `since` (monotonic), or "" if no connection has failed since then."""
         at, text = self._last
         return text if at >= since else ""
 

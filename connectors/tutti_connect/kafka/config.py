@@ -46,8 +46,8 @@ class SourceConfig(Struct, frozen=True):
         kafka: table [kafka], the source.
         topic: topic of all records in the log; by default, a record keeps the name of its topic in Kafka.
         quarantine: directory for records that the log rejects.
-        metrics: address of the Prometheus page, as HOST:PORT; by default, there is no page.
-        insecure: allow other hosts to reach the metrics page, which has neither TLS nor a token.
+        metrics: address of the endpoint for Prometheus, as HOST:PORT; without it, the connector serves no metrics.
+        insecure: allow other hosts to reach the metrics endpoint, which has neither TLS nor a token.
     """
 
     name: Annotated[str, example("orders")]
@@ -101,7 +101,7 @@ class Target(Struct, frozen=True):
         order: "key" keeps the order of records with equal keys and of records without a key; "total" keeps the order of all records
             of a topic, in one partition.
         partitions: number of partitions of topics that the connector creates; 0 if it must not create topics.
-        offset_header: name of a header with the record's offset in the log; by default, there is no such header.
+        offset_header: name of a header with the record's offset in the log; without a name, records get no such header.
         position_topic: topic in Kafka for the connector's position; by default `tutti.NAME.position`.
         settings: settings of Kafka's client (librdkafka), as `"security.protocol" = "SSL"`.
     """
@@ -127,8 +127,8 @@ class SinkConfig(Struct, frozen=True):
         topics: topics of the log to copy; by default all.
         start: position in the log at which the copy begins if Kafka has no position of the connector.
         lost: reaction if the log's retention has deleted records before they were copied.
-        metrics: address of the Prometheus page, as HOST:PORT; by default, there is no page.
-        insecure: allow other hosts to reach the metrics page, which has neither TLS nor a token.
+        metrics: address of the endpoint for Prometheus, as HOST:PORT; without it, the connector serves no metrics.
+        insecure: allow other hosts to reach the metrics endpoint, which has neither TLS nor a token.
         transaction: table [transaction], the size of a transaction.
     """
 

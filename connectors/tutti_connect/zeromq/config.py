@@ -17,7 +17,7 @@ HighWaterMark = Annotated[int, Meta(ge=1, le=limits.HIGH_WATER_MARK_MAX)]
 
 
 class Curve(Struct, frozen=True):
-    """Table [curve]: encryption and authentication. Without this table, there is neither.
+    """Table [curve]: encryption and authentication. Without this table, the sockets have neither.
 
     Attributes:
         certificate: file with the key pair of the connector, such as `NAME.key_secret` from ZeroMQ's tools.
@@ -59,8 +59,8 @@ class SourceConfig(Struct, frozen=True):
         quarantine: directory for messages that the log rejects.
         topic: topic of all records, if no frame has the role "topic".
         spool: directory for received messages until they are committed; by default, they stay in memory.
-        metrics: address of the Prometheus page, as HOST:PORT; by default, there is no page.
-        insecure: allow other hosts to reach sockets without [curve], and the metrics page, which has neither TLS nor a token.
+        metrics: address of the endpoint for Prometheus, as HOST:PORT; without it, the connector serves no metrics.
+        insecure: allow other hosts to reach sockets without [curve], and the metrics endpoint, which has neither TLS nor a token.
     """
 
     name: Annotated[str, example("quotes")]
@@ -79,7 +79,7 @@ class Target(Struct, frozen=True):
 
     Attributes:
         bind, connect: endpoints of the PUB socket.
-        nobody: whether to "wait" while there is no subscriber, or to "publish" records that nobody receives.
+        nobody: action without a subscriber: "wait" for the first one, or "publish" records that nobody receives.
         slow: whether to "drop" messages to a slow subscriber, or to "wait" for it and delay all others.
         high_water_mark: number of messages that ZeroMQ buffers for one subscriber.
     """
@@ -101,8 +101,8 @@ class SinkConfig(Struct, frozen=True):
         topics: topics of the log to publish; by default all.
         start: position in the log at which publication begins, if the log has no offset of a reader `name`.
         lost: reaction if retention has deleted records before they were published.
-        metrics: address of the Prometheus page, as HOST:PORT; by default, there is no page.
-        insecure: allow other hosts to reach sockets without [curve], and the metrics page, which has neither TLS nor a token.
+        metrics: address of the endpoint for Prometheus, as HOST:PORT; without it, the connector serves no metrics.
+        insecure: allow other hosts to reach sockets without [curve], and the metrics endpoint, which has neither TLS nor a token.
     """
 
     name: Annotated[str, example("quotes-out")]

@@ -106,7 +106,7 @@ class Flow:
             self._buffer_bytes += part.size
 
     def run_once(self, now: float) -> None:
-        """Process outcomes, open a producer if there is none, and pass it buffered records until the producer's buffer is full.
+        """Process outcomes, open a producer if none is open, and pass it buffered records until the producer's buffer is full.
 
         Raises:
             TuttiError: the flow has failed, and a retry cannot help.

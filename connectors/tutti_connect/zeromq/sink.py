@@ -194,7 +194,7 @@ class Publisher:
             yield offset, [topic.encode(), key or b"", value or b"", orjson.dumps(fields)]
 
     def _record_offset(self, topic: str, offset: int) -> None:
-        """Record the last offset of a topic; drop the topic with the lowest last offset if there are too many."""
+        """Record the last offset of a topic; above `PREVIOUS_MAX` topics, drop the one with the lowest last offset."""
         self._previous.pop(topic, None)
         self._previous[topic] = offset  # inserted again at the end, so that the dict stays sorted by offset
         if len(self._previous) > limits.PREVIOUS_MAX:

@@ -169,7 +169,7 @@ def _run(arguments: Sequence[str]) -> object:
 
 
 def _note_default_url(error: TuttiError, context: click.Context) -> None:
-    """If the error names the default address, and the command used that address, add how to name another one."""
+    """Add a remedy to an error about the default address, if the command used this address because no other was given."""
     from tutti.common.gateway_url import DEFAULT_ADDRESS, DEFAULT_URL
 
     if DEFAULT_URL in context.meta and DEFAULT_ADDRESS in str(error):

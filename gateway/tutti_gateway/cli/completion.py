@@ -1,4 +1,4 @@
-"""`tutti completion`: prints a shell script that completes the commands and options of `tutti`."""
+"""`tutti completion`: prints a shell script that completes commands, options and names (`cli/common/names.py`)."""
 
 from __future__ import annotations
 

@@ -19,4 +19,4 @@ class Context(NamedTuple):
     outbox: Outbox
     window: Window
     identity: Identity
-    random: RandomSource  # generator with the seed of the recorded run, so that a replay draws the same numbers
+    random: RandomSource  # its seed is in the event `Started`, so that the replay of a recording draws the same numbers

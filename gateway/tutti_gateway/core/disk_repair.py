@@ -2,8 +2,8 @@
 
 The disk reports one lost range at a time, and reports again after each write. Only the disk can check whether the fetched frames
 continue the chain on the disk. This module asks one gateway after another, and limits the wait for each answer. A decided frame is
-equal at all gateways, so each gateway that has the frame can be the source. There is one `RangeRepair` for the ordered log, and one
-for each lane.
+equal at all gateways, so each gateway that has the frame can be the source. The ordered log and each lane have separate
+`RangeRepair` objects.
 """
 
 from __future__ import annotations

@@ -28,11 +28,11 @@ REQUEST_UNDECIDED_FRAMES_MAX = 32_768  # number of undecided frames at which the
 REQUESTS_A_SESSION_MAX = 1024
 
 # Quotas of tokens
-QUOTA_BURST_US = 100_000  # a client that was idle may send what its quota allows in this time at once
-# Longest time of a quota that one batch costs, so that a batch larger than a small quota commits before its client gives up.
+QUOTA_BURST_US = 100_000  # burst of an idle client: what the client's quota allows in this time
+# longest wait that one batch causes; without this limit, a batch above a small quota would commit after its client has given up
 QUOTA_BATCH_US_MAX = 30_000_000
-QUOTA_WINDOW_BYTES = 512 * KIB  # window of a client with a quota: one full batch, because the gateway keeps the batches that wait
-# memory of the batches that wait for the quota of one token, and of all tokens; above a limit, the clients concerned are not read
+QUOTA_WINDOW_BYTES = 512 * KIB  # window of a client with a quota: one full batch, because the gateway stores waiting batches
+# memory of the batches that wait for the quota of one token, and of all tokens; above a limit, the port does not read these clients
 QUOTA_TOKEN_BYTES_MAX, QUOTA_BYTES_MAX = 32 * MIB, 64 * MIB
 QUOTA_FRAME_BYTES = KIB  # memory of a waiting batch in addition to its size
 
@@ -59,7 +59,7 @@ REFUSALS_A_CHECK_MAX = 64  # refusals by another gateway that one check reads an
 GUEST_SILENT_US = 60_000_000  # silence after which a gateway that is in no configuration is disconnected
 DUPLICATE_SILENT_US = 2_000_000  # silence of a gateway's process after which a second process may use the same name
 CONNECTION_PROBLEMS_MAX = 256  # connection problems that the gateway remembers, so that it does not log one again at once
-MESH_EVENTS_A_TURN_MAX = 64  # new connections that are served before messages are read again; a handshake takes 0.2 ms
+MESH_EVENTS_A_TURN_MAX = 64  # socket events that are handled before messages are read again; a handshake takes 0.2 ms
 MULTICAST_DATAGRAM_BYTES = 1400  # size of a datagram, which fits into an Ethernet frame even with the header of a tunnel
 MULTICAST_DATAGRAM_BYTES_MIN, MULTICAST_DATAGRAM_BYTES_MAX = 512, 65_507
 MULTICAST_BYTES_A_SECOND = 100 * MIB
@@ -232,7 +232,7 @@ READ_HELD_BYTES_MAX = 640 * MIB  # memory of all batches, compressed or not; abo
 QUERIES_MAX = 1000  # query runs that a gateway stores
 QUERY_KEPT_US = 24 * 3600 * 1_000_000  # silence after which a gateway deletes a query run
 CALLS_MAX = 256  # actions, plans and long polls in progress; each has a thread
-BUSY_WAIT_US_MAX = 5_000_000  # time for which a request waits for a free stream; at most as many requests wait as there are streams
+BUSY_WAIT_US_MAX = 5_000_000  # time for which a request waits for a free stream; the limit of streams also limits waiting requests
 FOLLOW_BEAT_US = 1_000_000  # longest interval between messages to a follower
 FOLLOW_GAP_US = 2_000  # shortest interval between messages to a follower; all commits in one interval share a message
 WATCH_POLL_US = 500_000  # interval at which a waiting call checks the frontier without a notification, and whether it was closed

@@ -215,13 +215,13 @@ class Driver:
         )
 
     def may_read(self, routing: bytes) -> bool:
-        """True if the client port may read a connection: the memory for batches that wait for a quota has space."""
+        """True if the client port may read a connection: the batches that wait for a quota are below their memory limits."""
         session = self.sessions.at(routing)
         # A connection without a session is always read, because only its Hello shows which token and quota apply.
         return session is None or self._quotas.may_read(session.access)
 
     def wait_us(self) -> int:
-        """Return the time until the next timer or the next batch that waits for a quota, us, at most the poll interval."""
+        """Return the microseconds until the next timer, or until the next waiting batch is due, at most the poll interval."""
         # A due batch must not end the sleep while the port is not drained, because the loop would spin without progress.
         due_us = self._quotas.next_us() if self.accepts_messages else None
         if due_us is None or (self._timer_us is not None and self._timer_us < due_us):

@@ -96,7 +96,7 @@ class Gateway:
 
         Args:
             config: the gateway's configuration.
-            reads: supervisor of the reads process, which is already running or starts as soon as there is a log to read.
+            reads: supervisor of the reads process, which is already running or starts as soon as the log exists.
             notifier: the pipe to the reads process.
             status_socket: the socket at which the reads process requests the status.
             opened: exit stack that closes the opened parts in reverse order.
@@ -187,7 +187,7 @@ class Gateway:
         return self._driver.sessions.has(routing)
 
     def _may_read(self, routing: bytes) -> bool:
-        """True if the memory for batches that wait for a quota has space for those of the connection."""
+        """True if the client port may read a connection: the batches that wait for a quota are below their memory limits."""
         return self._driver.may_read(routing)
 
     def _authorizer(self, stack: Stack) -> Authorizer | None:

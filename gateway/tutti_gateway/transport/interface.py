@@ -86,10 +86,10 @@ class Transport(Protocol):
 
     @property
     def unread(self) -> bool:
-        """True if there are messages to drain although none of the `descriptors` is readable."""
+        """True if received messages or link changes wait for `drain` that none of the `descriptors` signals."""
 
     def descriptors(self) -> Sequence[int]:
-        """Return the descriptors that become readable when there are messages to drain, always the same ones."""
+        """Return the descriptors that become readable when messages or link changes wait for `drain`, always the same ones."""
 
     def next_us(self) -> int | None:
         """Return the microseconds until `flush` must run even if no message arrives, or None if nothing is due."""

@@ -131,7 +131,7 @@ def backfill(
     if path is not None and context.get_parameter_source("url") is click.core.ParameterSource.COMMANDLINE:
         raise UsageError("--url and --path exclude each other: give one of them")
     if path is None and url is None and archive is None:
-        url = context.meta[DEFAULT_URL] = DEFAULT_URL  # the key adds to an error that the address is the default
+        url = context.meta[DEFAULT_URL] = DEFAULT_URL  # with this entry, the CLI adds to an error that the address is the default
     if path is None and not url and archive is None:
         raise UsageError("no origin given: give --url tutti://HOST:PORT, --path DIR or --archive DIR")
     from tutti_spark.backfill.spark_session import check_spark

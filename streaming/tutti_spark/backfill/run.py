@@ -36,7 +36,7 @@ class Backfill:
         start, end: positions in the log at which the range starts and ends.
         job: path of a Python file with a function `transform` (None: write the records themselves).
         slice_records: maximum number of records of a transaction (None: the job's default).
-        live: checkpoint of the streaming query that writes into the same table (None: there is no such query).
+        live: checkpoint of the streaming query that writes into the same table (None: no query does).
         ledger: directory of the table's ledger (None: a directory in the table).
         allow_nondeterministic: run a job even if it is not deterministic.
     """

@@ -8,7 +8,7 @@ Invariants
 - The accumulator emits the records of a topic as soon as they reach `SLICE_BYTES`, and all records as soon as the input since the
   last drain reaches `INPUT_BYTES_MAX`. The second limit bounds the memory of a task, because a waiting slice keeps its whole
   input batch in memory.
-- There is at most one batch for each MiB of records, plus one batch for each topic in each `INPUT_BYTES_MAX` of input.
+- The accumulator emits at most one batch for each MiB of records, plus one for each topic in each `INPUT_BYTES_MAX` of input.
 """
 
 from __future__ import annotations

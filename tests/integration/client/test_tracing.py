@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import builtins
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -83,14 +83,7 @@ def test_a_failure_is_recorded_on_its_span(gateway: GatewayProcess, spans: InMem
 
 
 def test_without_opentelemetry_the_error_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
-    real = builtins.__import__
-
-    def without(name: str, *more: Any, **named: Any) -> Any:
-        if name.startswith("opentelemetry"):
-            raise ImportError(name)
-        return real(name, *more, **named)
-
-    monkeypatch.setattr(builtins, "__import__", without)
+    monkeypatch.setitem(sys.modules, "opentelemetry", None)
     with pytest.raises(UsageError, match=r"pip install '\.\[otel\]' in a checkout"):
         TracedProducer("tutti://127.0.0.1:1")
     with pytest.raises(UsageError, match=r"pip install '\.\[otel\]' in a checkout"):

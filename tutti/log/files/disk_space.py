@@ -113,7 +113,7 @@ class DiskSpace:
         except OSError as error:
             if not is_disk_full(error) or not os.path.exists(self._reserve):
                 raise
-        # The freed space is only for required writes. With `in_reserve`, the writer refuses batches until there is more space.
+        # The freed space is only for required writes. With `in_reserve`, the writer refuses batches until the disk has more space.
         self._storage.remove(self._reserve)
         self.in_reserve = True
         try:

@@ -29,7 +29,7 @@ def list_lanes(directory: str) -> list[LaneName]:
 
 
 def recorded_own_lane(directory: str) -> LaneName | None:
-    """Return the gateway's own lane according to the file `lane`, or None if there is no such file.
+    """Return the gateway's own lane according to the file `lane`, or None if the directory has no such file.
 
     The directory of the returned lane may be missing.
     """

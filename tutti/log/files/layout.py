@@ -56,7 +56,7 @@ def snapshot_path(directory: str, first: int) -> str:
 def list_positions(directory: str, kind: str, *, include_trimmed: bool = False) -> list[int]:
     """Return the positions in the names of all files of a kind ("seg", "idx" or "snap") in ascending order.
 
-    The list is empty if there is no log folder. Files before the start of the log are included only with `include_trimmed`.
+    Without a log folder, the list is empty. It has files before the start of the log only with `include_trimmed`.
     """
     try:
         names = with_descriptor_wait(lambda: os.listdir(os.path.join(directory, LOG)))
@@ -109,7 +109,7 @@ def segment_missing(directory: str, first: int, following: int) -> Damaged:
 
     Args:
         first: first position of the missing segment.
-        following: first position of the next existing segment; 0 if there is none.
+        following: first position of the next existing segment; 0 if no later segment exists.
     """
     rest = f"the log continues only at position {following}" if following else "no later segment exists"
     return Damaged(

@@ -13,7 +13,7 @@ from tutti.errors import DiskFull
 
 
 def sync_in_parallel(acts: Sequence[Callable[[], None]]) -> None:
-    """Run all functions in parallel, wait for all of them, and then raise one of their errors, if there are any.
+    """Run all functions in parallel, wait for all of them, and then raise one of their errors, if any failed.
 
     The functions run in groups of at most `limits.PARALLEL_SYNCS_MAX`. The calling thread runs the first function of each group,
     and the functions for which no thread can be started. Daemon threads run all other functions. If a sync hangs in a daemon

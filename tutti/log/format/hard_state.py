@@ -27,7 +27,7 @@ class HardStateSlot(NamedTuple):
         sequence: number of the write that filled the slot. The slot with the higher number is the newer one.
         hard_state: views that the member has promised, accepted and coordinated.
         mark: the newest vote mark at the time of the write.
-        segment: first position of the newest segment, so that a start detects its loss; 0 if there is no segment.
+        segment: first position of the newest segment, so that a start detects its loss; 0 before the first segment.
     """
 
     sequence: int
@@ -75,7 +75,7 @@ def read_hard_state(directory: str) -> HardStateSlot | None:
     except FileNotFoundError:
         return None
     slots = [slot for at in SLOTS if (slot := decode_slot(data[at : at + MARK_SIZE_BOUND], path)) is not None]
-    # There is no default for a corrupt file, because a member that has lost its promises could vote twice.
+    # A corrupt file must not get default values, because a member that has lost its promises could vote twice.
     if not slots:
         raise Damaged(
             f"{path}: both slots are corrupt (bytes 0 and {PAGE}), so the promises of this gateway are unknown: "

@@ -239,7 +239,7 @@ class IndexWriter:
         Args:
             data: the encoded rows.
             offset, next_offset: offset of the first record in these rows, and offset after the last record in these rows.
-            max_timestamp: largest timestamp of the records in these rows; `LONG_AGO` if there are no records.
+            max_timestamp: largest timestamp of the records in these rows; `LONG_AGO` if these rows have no records.
         """
         if self._offset < 0:
             self._offset = offset

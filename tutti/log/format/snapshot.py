@@ -89,7 +89,7 @@ def remove_snapshot(directory: str, position: int, storage: Storage) -> None:
 
 
 def newest_snapshot(directory: str, at_most: int, *, starts_only: bool = False) -> Snapshot:
-    """Return the newest valid snapshot whose state ends at or before position `at_most`, or the empty snapshot if there is none.
+    """Return the newest valid snapshot whose state ends at or before position `at_most`; without one, the empty snapshot.
 
     With `starts_only`, consider only snapshots of segment starts.
     """

@@ -64,7 +64,7 @@ def visible_rows(found: tuple[list[Rows], Damaged | None], first: int, part: Sta
     """Return the rows of staged batches as readers see them: visible, with offsets, producer, sequences, view and tick of the TXN.
 
     Args:
-        found: index rows of the segment, and the corruption after these rows (None if there is none).
+        found: index rows of the segment, and the corruption after these rows (None: no corruption).
         first: first position of the segment.
         part: the batches, which must lie in this segment.
 

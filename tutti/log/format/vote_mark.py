@@ -29,7 +29,7 @@ class VoteMark(NamedTuple):
 
     Attributes:
         sequence: number of the mark. The mark with the highest number in a directory is the newest.
-        position, view, chain: position, view and header CRC of the last durable frame; zeros if there is none.
+        position, view, chain: position, view and header CRC of the last durable frame; zeros before the first one.
         frontier_position, frontier_offset: the watermark: last decided position, and the offset after the last decided record.
         time_us: wall clock when the mark was created, us.
     """

@@ -15,12 +15,10 @@ Ticks = Callable[[int, int], Sequence[tuple[int, int, int]]]
 
 
 def tick_end(ticks: Ticks, start: int, limit: int, end: int, every: int) -> int:
-    """Return the offset of the last tick in (start, limit].
+    """Return the offset of the last tick in (start, limit], else that of the first tick in (limit, end], else `start`.
 
-    If there is no tick in this range, return the offset of the first tick in (limit, end]. If there is no tick in (start, end],
-    return `start`. The function ignores ticks whose number is not divisible by `every`.
-
-    The duration of the search depends only on the distance between the tick and `limit`.
+    The function ignores ticks whose number is not divisible by `every`. The duration of the search depends only on the distance
+    between the tick and `limit`.
     """
 
     def between(low: int, high: int) -> list[int]:

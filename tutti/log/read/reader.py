@@ -407,7 +407,7 @@ class LogReader:
             self._catalog.check_begin()  # raises an error if the first segment, which may have the record, is missing
 
     def offset_for_time(self, time_us: int) -> int:
-        """Return the offset of the first record whose timestamp is at or after `time_us` (UTC); the frontier if there is none.
+        """Return the offset of the first record whose timestamp is at or after `time_us` (UTC); the frontier if all are older.
 
         Raises:
             Damaged: the batch with this record is corrupt.

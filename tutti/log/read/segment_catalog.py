@@ -38,7 +38,7 @@ class _SegmentRows(NamedTuple):
         rebuilt: rows that were rebuilt from frames, whose positions follow the positions of `trusted`.
         damage: first corruption in the segment, or None.
         later_damage: first corruption in later segments, or None.
-        view: position of the last VIEW frame in later segments before `later_damage`; 0 if there is none.
+        view: position of the last VIEW frame in later segments before `later_damage`; 0 without a VIEW frame.
     """
 
     trusted: Rows
@@ -54,7 +54,7 @@ class _LaterFrames(NamedTuple):
     Attributes:
         aborts: the readable ABORT frames in later segments.
         damage: the first corruption in later segments, or None.
-        view: position of the last VIEW frame before the corruption; 0 if there is none.
+        view: position of the last VIEW frame before the corruption; 0 without a VIEW frame.
     """
 
     aborts: list[Abort]
@@ -138,16 +138,16 @@ class Catalog:
         return self.holding_position(first) == first
 
     def holding_position(self, position: int) -> int:
-        """Return the segment that can hold `position`: the last one that begins at or before it; 0 if there is none."""
+        """Return the segment that can hold `position`: the last one that begins at or before it; 0 if no segment does."""
         at = bisect_right(self.firsts, position)
         return self.firsts[at - 1] if at else 0
 
     def before(self, first: int) -> int:
-        """Return the first position of the previous segment; 0 if there is none."""
+        """Return the first position of the previous segment; 0 for the first segment."""
         return self.holding_position(first - 1)
 
     def after(self, first: int) -> int:
-        """Return the first position of the next segment; 0 if there is none."""
+        """Return the first position of the next segment; 0 for the last segment."""
         at = bisect_right(self.firsts, first)
         return self.firsts[at] if at < len(self.firsts) else 0
 

@@ -45,7 +45,7 @@ def split_range(start: int, end: int, parts: Sequence[Rows], split_bytes: int | 
     counts = np.maximum(_column(parts, "count"), 1)
     sizes = _column(parts, "size") * rows // counts  # only the bytes of records inside the range count
     total = int(sizes.sum())
-    # The size of a part is rounded up, so that there are at most `splits` parts.
+    # The size of a part is rounded up, so that the range gets at most `splits` parts.
     goal = max(-(-total // splits), 1) if splits is not None else split_bytes or max(total, 1)
     before = np.cumsum(sizes) - sizes
     # Each batch belongs to the part that contains the batch's first byte.

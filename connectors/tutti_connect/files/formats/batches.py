@@ -50,7 +50,7 @@ class Builder:
 
     @property
     def last(self) -> int:
-        """Return the number of the frame of the last added record; 0 if there is none."""
+        """Return the number of the frame of the last added record; 0 before the first record."""
         return self.frame_count + 1 if self._values else self.frame_count
 
     def add(self, rows: Rows, topic: str, name: str, piece: Piece, source: FileReader) -> Iterator[Frame]:

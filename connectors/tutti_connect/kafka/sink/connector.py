@@ -281,7 +281,7 @@ class SinkConnector:
                 self._in_transaction -= 1
 
     def _undeliverable(self, record: OutgoingRecord, error: TopicRejected) -> ConfigError:
-        """Return the error that ends the connector if a topic rejects all records, which the connector must not skip silently."""
+        """Return the error that ends the connector when a topic rejects all records, because these must not be skipped silently."""
         return ConfigError(
             f"{self.config.name}: the record at offset {record.offset} of topic {record.topic!r} cannot be written to Kafka: "
             f"{error}. Kafka has all records below offset {self.next}, and the connector stops here: map the topic to another "

@@ -28,7 +28,7 @@ class OutgoingRecord(NamedTuple):
 
     @property
     def reason(self) -> str:
-        """Return the reason why Kafka never accepts this record, "" if there is none."""
+        """Return the reason why Kafka never accepts this record, or "" if Kafka may accept it."""
         return f"its time is {self.time_ms} ms since 1970: Kafka rejects negative times" if self.time_ms < 0 else ""
 
     def fields(self, log: str) -> dict[str, Any]:

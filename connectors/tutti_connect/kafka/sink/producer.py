@@ -375,7 +375,7 @@ class KafkaWriter:
     # -- the position
 
     def _read_position(self, isolation: Any) -> Position | None:
-        """Return the last committed position, None if there is none.
+        """Return the last committed position, or None if Kafka has none.
 
         With READ_COMMITTED, ignore messages of open transactions. With READ_UNCOMMITTED, wait until all open transactions are
         decided.

@@ -1,7 +1,7 @@
 """Completion of names in a shell, with the topics, gateways and producers that a running gateway reports.
 
-The url is the one that the command would use: `--url` if it is typed already, else $TUTTI_URL, else the default. A completion must
-never disturb the command line, so each failure means no names: no gateway, no answer in time, or a missing right.
+The names come from the url that the command would use: the typed `--url`, else $TUTTI_URL, else the default. A completion must
+never disturb the command line. If no gateway answers in time, or if the right to list names is missing, it returns no names.
 """
 
 from __future__ import annotations
@@ -40,7 +40,10 @@ def _completing(names: Names) -> Complete:
 
 @contextlib.contextmanager
 def _time_limit() -> Iterator[None]:
-    """Raise a `TimeoutError` in the block after `TIMEOUT_S`: the client spends more time, to find out why a gateway is silent."""
+    """Raise a `TimeoutError` in the block after `TIMEOUT_S`.
+
+    The client's own time limit is not enough, because the client then searches for the reason why a gateway does not answer.
+    """
 
     def stop(_number: int, _frame: FrameType | None) -> None:
         raise TimeoutError

@@ -267,7 +267,7 @@ class Demo:
             return False  # a gateway is restarting
 
     def _send_closing_record(self) -> None:
-        """Send the record that tells the job that the input is complete."""
+        """Send the record that marks the end of the input for the job."""
         from tutti.producer import Producer
 
         with Producer(self._url, producer="closing") as producer:

@@ -105,7 +105,7 @@ class Process:
         self._process.send_signal(number)
 
     def wait(self, limit_s: float) -> int:
-        """Wait for the end of the process, and return its exit code, which is -9, for example, if SIGKILL ended the process.
+        """Wait for the end of the process, and return its exit code. If a signal ended it, the code is negative: -9 for SIGKILL.
 
         Raises:
             subprocess.TimeoutExpired: the process has not ended within `limit_s` seconds.

@@ -33,7 +33,7 @@ def status(url: str, watched: bool, interval_s: float, as_json: bool) -> None:
 
     With --watch, the command shows a table of all gateways of the group. In this table, frontier is the next offset, and lag is the
     number of decided positions that the gateway lacks. For a gateway that does not answer now, heard is the time since its last
-    answer. The column reason describes the problem, if there is one.
+    answer. If a gateway has a problem, the column reason describes the problem.
 
     If standard output is not a terminal, the status is one line of JSON even without --json. With --watch, the command then writes
     one line for each change of a gateway, with tabs between the fields.

@@ -31,7 +31,7 @@ Writer = Callable[["pa.RecordBatch"], Any]
     "--url",
     envvar="TUTTI_URL",
     metavar="URL",
-    help=f"One or more gateways. [default: $TUTTI_URL; without it, --path and --archive: {DEFAULT_URL}]",
+    help=f"One or more gateways. [default: $TUTTI_URL or, if --path and --archive are not given either, {DEFAULT_URL}]",
 )
 @click.option("--path", metavar="DIR[,DIR]", help="Data directories to read instead of gateways; the gateways may be down.")
 @click.option(

@@ -185,7 +185,7 @@ def _print(
 
 
 def _report_missing(url: str, topics: Collection[str]) -> None:
-    """Tell the user that the log or a topic does not exist yet, because a topic name may be a typing error."""
+    """Print a note if the log or a topic does not exist yet, because the topic name may be a typing error."""
     from tutti.sources.flight import FlightSource
 
     try:

@@ -1,1 +1,1 @@
-"""Commands that check configurations, and write files to start from."""
+"""Commands that check configuration files, and that write configuration files and example programs to start from."""

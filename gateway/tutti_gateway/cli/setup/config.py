@@ -14,7 +14,7 @@ from tutti_gateway.cli.common.output import print_json
 
 RESOLVE_S_MAX = 5.0  # time limit for resolving all host names in the file
 
-#: What `--kind` of `tutti config init` takes -> the file below `shipped/conf`. A group has one file for each gateway.
+#: Maps each value of `--kind` of `tutti config init` to a template below `shipped/conf`. Kinds in `_GROUPS` get one file a gateway.
 TEMPLATES = {
     "single": "gateway.toml",
     "group": "group.toml",

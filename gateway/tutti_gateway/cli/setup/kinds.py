@@ -1,4 +1,4 @@
-"""The kinds of configuration files, each with the command that takes it, and the kind that a file probably is."""
+"""The kinds of configuration files with their commands. `kind_of` guesses the kind of a file from its keys."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ KINDS = {
 
 
 def kind_of(path: str) -> str:
-    """Return the name of the kind whose keys match a file best; "gateway" if several kinds match, or if the file is not readable.
+    """Return the name of the kind whose keys match a file best; "gateway" if its keys match equally well, or without a valid file.
 
     A pipe counts as the file of a gateway, because a pipe can be read only once.
     """
@@ -54,7 +54,7 @@ def kind_of(path: str) -> str:
         reading = StructReader(text, struct)
         reading.struct(struct, tree, ())
         missing = sum(mistake.what == "is missing" for mistake in reading.mistakes)
-        # A missing key counts least: an empty file, or one with a name alone, is the beginning of a gateway's file.
+        # Missing keys count last, so that an incomplete file, such as an empty one, counts as a gateway's file.
         return len(reading.mistakes) - missing, name != "gateway", missing
 
     return min(KINDS, key=distance)

@@ -1,6 +1,6 @@
 """Reads the files of `conf/` and `examples/`, which the package contains, and writes new files for users.
 
-The folder `shipped` has links to both folders of the checkout. A wheel has the files themselves.
+In a checkout, the folder `shipped` has symbolic links to both folders. In a wheel, `shipped` contains copies of the files.
 """
 
 from __future__ import annotations

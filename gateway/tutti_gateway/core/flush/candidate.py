@@ -398,7 +398,7 @@ class Candidate:
         """True if the attempt must end, because a member that has not answered is silent or makes no progress."""
         period = self._period()
         pending = attempt.silent(0)
-        # The next attempt excludes a silent member, so there is no reason to wait for its answer (flush, F14).
+        # This attempt does not wait for a silent member, because the next attempt excludes that member (flush, F14).
         if any(not self._peers.fresh(member) for member in pending) and attempt.beats > 1:
             return True
         # The candidate too may wait without progress, for frames of the chosen log's source.

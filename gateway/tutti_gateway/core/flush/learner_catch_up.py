@@ -152,7 +152,7 @@ class Learner:
             self._request_next()
 
     def durable(self) -> None:
-        """Move the frontier to the position that the source allows, if all frames up to there are durable."""
+        """Move the frontier to the position that the source allows, if all frames up to that position are durable."""
         window = self._window
         stop = min(self._stop, window.end)
         # The frontier must not stop between a batch and its ABORT, because readers would see a void batch (atomic, A13).

@@ -65,7 +65,7 @@ class Unordered:
         self._origin.session_closed(session)
 
     def set_connected(self, connected: tuple[int, ...]) -> None:
-        """Set the gateways that exchange heartbeats with each other, oldest first, whether or not there is a view.
+        """Set the gateways that exchange heartbeats with each other, oldest first, with or without a view.
 
         `connected` is empty if this gateway is not a member.
         """

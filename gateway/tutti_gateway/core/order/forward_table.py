@@ -132,7 +132,7 @@ class ForwardTable:
             self._send(unsent)
 
     def _send(self, frames: list[Frame]) -> None:
-        """Send batches to the coordinator. If there is no coordinator, `installed` sends the batches later, in order."""
+        """Send batches to the coordinator. Without a coordinator, `installed` sends the batches later, in order."""
         # Only a view that decides has a coordinator that may order batches.
         if self._view_state.primary:
             for chunk in split_runs(frames):

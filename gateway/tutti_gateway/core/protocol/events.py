@@ -257,7 +257,7 @@ class LogRead(msgspec.Struct, frozen=True, tag="LogRead"):
     """Result of the `ReadLog` action with this token: the frames from the requested position on; no frames if they are unreadable.
 
     `stop` is the last position in `frames` to which the frontier may move: no ABORT between `stop` and the requested `last` voids a
-    BATCH up to `stop`. If there is no such position, `stop` is below the position of the first frame.
+    BATCH up to `stop`. If no position qualifies, `stop` is below the position of the first frame.
     """
 
     token: int

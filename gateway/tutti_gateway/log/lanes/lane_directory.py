@@ -136,10 +136,10 @@ def _read(path: str, lane: LaneName) -> Identity | None:
 
 
 def _rebuild_identity(path: str, owner: DataDirectory, lane: LaneName, reason: Damaged) -> Identity:
-    """Rebuild a corrupt identity from a segment header with a valid CRC.
+    """Rebuild a corrupt identity from the header of the newest segment.
 
     Raises:
-        Damaged: there is no such header; the error is `reason`.
+        Damaged: the header of the newest segment is corrupt or belongs to another lane, or the lane has no segment (`reason`).
     """
     firsts = list_positions(path, "seg", include_trimmed=True)
     # A rebuilt identity says that the lane has begun, so a segment header of this lane must prove it.

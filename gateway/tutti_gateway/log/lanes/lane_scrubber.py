@@ -144,7 +144,7 @@ class LaneScrubber:
             self._lost[lane] = lost
             self.damaged[lane] = f"{scrubber.message}: {_FETCHED}"
             return LaneCorrupt(*lane, *lost) if lost != before else None
-        # The scrubber has read the whole lane after the failed read, so the lane is no longer suspected.
+        # A scrub has read the whole lane since the failed read, which ends the suspicion.
         if self._suspects.get(lane) is scrubber and not scrubber.urgent:
             del self._suspects[lane]
             with contextlib.suppress(FileNotFoundError):

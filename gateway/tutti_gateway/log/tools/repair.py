@@ -74,7 +74,7 @@ def repair(path: str | os.PathLike[str], accept_loss_from: int | None = None, *,
     Raises:
         DirectoryRefused: the gateway is running.
         WrongDirectory: the path is not a data directory.
-        UsageError: the corruption does not begin at `accept_loss_from`, or there is no corruption.
+        UsageError: the corruption does not begin at `accept_loss_from`, or loses no record.
         Damaged: the first lost offset or the hard state cannot be determined.
     """
     # The lock proves that the gateway is down.

@@ -1,7 +1,7 @@
 """Retention (design, section 6): proposes which old segments to remove, and removes them when a TRIM is decided.
 
 A crash at any instant leaves a valid log. Files are removed only when a durable mark covers the TRIM, because the next start must
-find the TRIM. Before the removal, the file `start` durably records the new start of the log, so files that a crash leaves behind
+find the TRIM. Before the removal, the file `start` durably records the new start of the log, so files that remain after a crash
 are ignored. The first remaining segment has a snapshot, and no ABORT or transaction refers to frames before this segment. Therefore
 no start, no reader and no member that installs the snapshot needs older files.
 """
@@ -158,7 +158,7 @@ class LogRetention:
     # Applying a TRIM
 
     def _decided(self) -> None:
-        """Queue the TRIM that was decided since the last call, if there is one."""
+        """Queue the newest TRIM if it was decided after the last call."""
         state = self._indexer.state
         if state.start > self._last_start:
             self._last_start = state.start
@@ -405,7 +405,7 @@ class LogRetention:
     # Transactions that refer to earlier segments
 
     def _staged_before(self, position: int) -> bool:
-        """True if there is a staged batch before `position`, which a later TXN may still make visible."""
+        """True if a staged batch before `position` may still become visible by a later TXN."""
         return any(staged < position for staged in self._indexer.state.staged)
 
     def _after_txns(self, candidate: _SegmentStart) -> _SegmentStart:

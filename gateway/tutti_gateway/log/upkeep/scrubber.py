@@ -126,7 +126,7 @@ class LogScrubber:
 
     @property
     def urgent(self) -> bool:
-        """True if a read has failed in a part of the log that is not scrubbed yet."""
+        """True if a read has failed in a part that is not scrubbed yet; False while a corrupt range waits for fetched frames."""
         return self.lost is None and (bool(self._suspects) or self._scrub_all)
 
     @property
@@ -173,7 +173,7 @@ class LogScrubber:
             self._at = None  # the next round lists the files again, because a trim or a truncation removed this one
 
     def _drop_if_removed(self) -> bool:
-        """Forget the corrupt range if it was trimmed or if its file no longer exists, and return True if it was forgotten."""
+        """Drop the corrupt range if it was trimmed or if its file no longer exists. Return True if the range was dropped."""
         lost, at = self.lost, self._at
         if lost is None or at is None:
             return False
@@ -339,7 +339,7 @@ class LogScrubber:
             if frame is not None and self._continued(fd, rows, index, frame, last):
                 return CorruptRange(at.position, position - 1, at.file_position, at.chain, int(rows["file_position"][index]), frame)
         if upto < last and upto - at.segment < len(rows):
-            # There is no valid frame within the limit, so only this piece is repaired, and the scrub continues after it.
+            # All frames within the limit are corrupt. The scrubber repairs these frames first, and then scrubs the next ones.
             return CorruptRange(at.position, upto, at.file_position, at.chain, _end_of(rows, upto - at.segment))
         end = _end_of(rows, -1) if len(rows) and at.segment + len(rows) > last else 0
         return CorruptRange(at.position, last, at.file_position, at.chain, end, None, self._chain_after(last))

@@ -108,7 +108,7 @@ class SnapshotScrubber:
             state.apply(frame, frame.position in self._void)
 
     def finish_segment(self) -> None:
-        """Write the rebuilt snapshot, if there is one, when the scrub has reached the end of a segment.
+        """At the end of a segment, write the snapshot if this round has rebuilt it.
 
         Raises:
             DiskFailed: the snapshot could not be written.

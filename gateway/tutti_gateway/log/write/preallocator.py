@@ -60,8 +60,9 @@ class SegmentPreallocator:
             self._thread.join()
 
     def remove_unusable(self) -> None:
-        """Remove prepared segments of an earlier run that are incomplete or have a size that no next segment is sure to have."""
+        """Remove prepared segments of an earlier run that are incomplete, or that the writer cannot use because of their size."""
         folder = os.path.join(self._directory, LOG)
+        # With `first_segment_bytes`, segments have several sizes, so the writer uses no prepared segment.
         usable_bytes = 0 if self._options.first_segment_bytes else self._options.segment_bytes
         for name in with_descriptor_wait(lambda: os.listdir(folder)):
             path = os.path.join(folder, name)

@@ -148,8 +148,8 @@ def prepared_paths(directory: str) -> list[str]:
 def size_of_next(options: LogOptions, before: int, frame: Frame | None) -> int:
     """Return the size of the next segment in bytes.
 
-    In a lane (option `first_segment_bytes`), each segment is twice as large as the previous one, up to `segment_bytes`. In the
-    ordered log, all segments have `segment_bytes`.
+    With the option `first_segment_bytes`, which every lane has, each segment is twice as large as the previous one, up to
+    `segment_bytes`. Without this option, all segments have `segment_bytes`. A segment is never too small for `frame`.
 
     Args:
         before: size of the previous segment; 0 for the first segment.

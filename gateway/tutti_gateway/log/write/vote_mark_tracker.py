@@ -42,7 +42,7 @@ class MarkTracker:
 
     @property
     def marked_end(self) -> End:
-        """Return the end that the next mark records: the end of the corrupt range if there is one, else the durable end."""
+        """Return the end that the next mark records: the end of the corrupt range or, without a corrupt range, the durable end."""
         damage = self.damage
         return self.durable if damage is None else (damage.last, damage.view, damage.chain)
 

@@ -93,7 +93,7 @@ class OrderedInFlight:
         while self._flights and self._flights[0].last <= last:
             flight = self._flights.popleft()
             committed.append((flight.arrived_us, flight.frames))
-            if flight.voted_us:  # the group may decide frames that are not durable here, so there may be no vote time
+            if flight.voted_us:  # a frame that the group decides before it is durable here has no vote time
                 voted.append((flight.voted_us, flight.frames))
         return committed, voted
 

@@ -1,12 +1,13 @@
 """Quotas of tokens as back-pressure: a batch above the quota of its token waits here, and is then handled like a new one.
 
-A batch costs time: the time in which the quota allows its records or its bytes, whichever is longer. The gateway accepts a batch at
-the end of this time, so no interval has more than its quota plus a short burst. The batches of a token wait in the order of their
-arrival. Each gateway counts for itself.
+The cost of a batch is the time in which the quota allows the records or the bytes of the batch, whichever is longer. The gateway
+accepts a batch only after this time has passed, so no interval has more records or bytes than the quota and a short burst. Only a
+batch that costs more than `QUOTA_BATCH_US_MAX` exceeds the quota, because its cost is limited to that time. The batches of a token
+wait in the order of their arrival. Each gateway applies the whole quota, independent of other gateways.
 
-A client whose token has a quota gets a small window. A client sends a batch again if the answer is late, and the copy of a waiting
-batch is ignored. Above a memory limit, the port does not read the clients of a token. Source: generic cell rate algorithm (ITU-T
-I.371), with a burst of `QUOTA_BURST_US`.
+A client whose token has a quota gets a small window. If an answer is late, the client sends the batch again, and this module
+ignores the copy of a waiting batch. While the waiting batches of a token exceed a memory limit, the port does not read the clients
+of this token. Source: generic cell rate algorithm (ITU-T I.371), with a burst of `QUOTA_BURST_US`.
 """
 
 from __future__ import annotations
@@ -29,9 +30,9 @@ class _Line:
 
     Attributes:
         bytes: memory of the waiting batches.
-        used_until_us: the time up to which the accepted batches have used the quota.
-        throttled_us: total time in which batches waited, without the current wait.
-        since_us: start of the current wait.
+        used_until_us: time up to which accepted batches have used the quota; later batches use the quota after this time.
+        throttled_us: total time for which batches have waited, except for the current wait.
+        since_us: start of the current wait, while `frames` is not empty.
     """
 
     __slots__ = ("bytes", "frames", "since_us", "throttled_us", "used_until_us")
@@ -45,18 +46,18 @@ class Quotas:
     """The batches that wait for the quota of their token. Owned by the driver's thread; all times are monotonic."""
 
     def __init__(self, sessions: Sessions) -> None:
-        """Begin without batches. `sessions` is the table of the driver."""
+        """Create an empty table of waiting batches. `sessions` is the session table of the driver."""
         self._sessions = sessions
-        self._lines: OrderedDict[str, _Line] = OrderedDict()  # by name of the token; the line that was used last is the last one
+        self._lines: OrderedDict[str, _Line] = OrderedDict()  # token name -> line, the least recently used first
         self._waiting: dict[str, _Line] = {}  # the lines with waiting batches
         self._bytes = 0  # memory of all waiting batches
 
     def applies_to(self, access: Access) -> bool:
-        """True if batches of the token must pass `put`: it has a quota, or has lost its quota while batches wait."""
+        """True if batches of the token must pass `put`: the token has a quota, or earlier batches of the token still wait."""
         return access.has_quota or access.name in self._waiting
 
     def may_read(self, access: Access) -> bool:
-        """True if the memory limits allow to read further batches of the token."""
+        """True if the waiting batches are below the memory limits, so that the port may read further batches of the token."""
         if not access.has_quota or not self._waiting:
             return True
         line = self._waiting.get(access.name)
@@ -75,16 +76,16 @@ class Quotas:
         if line.frames and name not in self._waiting:
             self._waiting[name] = line
             line.since_us = now_us
-            # Quota that a token did not use while it was idle expires, except for the burst.
+            # An idle token does not save up quota for later, except for the burst.
             line.used_until_us = max(line.used_until_us, now_us)
         self._drop_unused(now_us)
 
     def pop_due(self, now_us: int, bytes_max: int) -> Iterator[tuple[Session, list[Frame]]]:
-        """Yield the sessions with the batches that their quotas allow now, at least one batch if any is due.
+        """Yield, by session, the batches that their quotas allow now.
 
         Args:
             now_us: time.
-            bytes_max: size of the batches above which the next ones wait for the next call.
+            bytes_max: total size at which the call returns no further batches. The last batch may exceed this size.
         """
         due: dict[int, tuple[Session, list[Frame]]] = {}
         for name, line in list(self._waiting.items()):
@@ -94,7 +95,7 @@ class Quotas:
                     cost_us = _cost_us(session.access, frame)
                     if now_us < line.used_until_us + cost_us - limits.QUOTA_BURST_US:
                         break
-                    # A batch that waited for longer than its cost leaves no more than the burst to later batches.
+                    # If this batch waited for longer than its cost, the unused quota is lost, except for the burst.
                     line.used_until_us = max(line.used_until_us, now_us - max(0, cost_us - limits.QUOTA_BURST_US)) + cost_us
                     due.setdefault(session.number, (session, []))[1].append(frame)
                     bytes_max -= frame.size
@@ -135,11 +136,11 @@ class Quotas:
         self._bytes += size
 
     def _drop_unused(self, now_us: int) -> None:
-        """Drop the lines that were unused for longest, so that removed tokens leave nothing behind."""
+        """Drop the least recently used lines above the limit of tokens, so that removed tokens take no memory."""
         while len(self._lines) > common_limits.TOKENS_MAX:
             name, line = next(iter(self._lines.items()))
             if name in self._waiting or line.used_until_us > now_us:
-                break  # dropping this line would forget used quota
+                break  # without this line, its token would get the quota that it has already used once more
             del self._lines[name]
 
 
@@ -148,7 +149,7 @@ def _memory(frame: Frame) -> int:
 
 
 def _cost_us(access: Access, frame: Frame) -> int:
-    """Return how many microseconds of its token's quota a batch uses."""
+    """Return the cost of a batch: the time (us) for which the batch uses the quota of its token."""
     records_us = frame.count * _US // access.records_per_s if access.records_per_s else 0
     bytes_us = frame.size * _US // access.bytes_per_s if access.bytes_per_s else 0
     # A batch above a small quota costs at most 30 s, because its client gives up the delivery after 60 s.

@@ -49,7 +49,7 @@ class Session:
     _tables_us: int = 0
 
     def welcome(self, welcome: Welcome) -> Welcome:
-        """Return the Welcome for this session: a client with a quota gets a small window, because its batches wait here."""
+        """Return the Welcome for this session. With a quota, the window is small, because batches wait in the gateway's memory."""
         if not self.access.has_quota:
             return welcome
         return msgspec.structs.replace(welcome, window_bytes=min(welcome.window_bytes, limits.QUOTA_WINDOW_BYTES))

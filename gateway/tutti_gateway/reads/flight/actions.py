@@ -237,8 +237,9 @@ class Actions:
         return {"reader": request.reader, "offset": request.offset}
 
     def passed(self, body: bytes, is_cancelled: IsCancelled) -> object:
-        """Return the committed offset of a named reader when it is at least `offset`, or after the timeout; None if there is
-        none.
+        """Return the committed offset of a named reader when the offset is at least `offset`, or after the timeout.
+
+        The result is None if the reader has never committed an offset.
         """
         request = decode(PassedRequest, body, "the body of passed")
         served = self._served_logs.find("")

@@ -142,7 +142,7 @@ class ReadsServer(flight.FlightServerBase):
             with hints_for(access):
                 return ActionAnswer(self._actions.act(action.type, body, context.is_cancelled, access), lease, call)
         except BaseException:
-            lease.release()  # there is no `ActionAnswer` that would release the lease
+            lease.release()  # after an error, no `ActionAnswer` exists to release the lease
             raise
 
     @raises_flight_errors

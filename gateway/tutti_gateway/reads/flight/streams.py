@@ -131,7 +131,7 @@ class Streams:
         return flight.GeneratorStream(schema, stream)  # type: ignore[arg-type]  # the library also accepts pairs
 
     def _batch_bytes(self) -> int:
-        """Return the size in bytes up to which a stream joins small frames. The more streams there are, the smaller is this size.
+        """Return the size in bytes up to which a stream joins small frames. More concurrent streams mean a smaller size.
 
         A stream that waits for its reader holds about three times that size: a batch in gRPC, and the next batch with computed
         columns.

@@ -210,11 +210,11 @@ class Mesh:
 
     @property
     def unread(self) -> bool:
-        """True if there are messages to drain although none of the `descriptors` is readable."""
+        """True if received messages or link changes wait for `drain` that none of the `descriptors` signals."""
         return self._backend.pending
 
     def descriptors(self) -> Sequence[int]:
-        """Return the descriptors that become readable when there are messages to drain."""
+        """Return the descriptors that become readable when messages or link changes wait for `drain`."""
         return [self._backend.fd, self._resolver.fd]
 
     def drain(self, messages_max: int, bytes_max: int, ready: Container[int] | None = None) -> list[Received | LinkChanged]:

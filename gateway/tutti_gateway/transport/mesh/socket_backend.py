@@ -66,7 +66,7 @@ class SocketBackend:
     """The connections of the mesh. Owned by one thread. No call blocks.
 
     Attributes:
-        fd: readable when there are events to `poll`.
+        fd: readable when socket events wait for `poll`.
         by_descriptor: outgoing connections by the descriptor of their socket.
         unread: outgoing connections with decrypted data, which no descriptor signals.
     """
@@ -168,7 +168,7 @@ class SocketBackend:
 
     @property
     def pending(self) -> bool:
-        """True if there are events or messages here that `fd` does not signal."""
+        """True if link events or received messages wait here that `fd` does not signal."""
         return bool(self._pending_events or self.unread) or self._server.unread
 
     def poll(self, ready: Container[int] | None) -> list[LinkEvent]:

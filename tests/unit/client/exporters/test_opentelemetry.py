@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import builtins
-from collections.abc import Mapping, Sequence
-from typing import Any
+import sys
 
 import pytest
 from opentelemetry import metrics
@@ -99,15 +97,7 @@ def test_the_default_is_a_meter_of_the_programs_provider(
 
 
 def test_without_the_library_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    real = builtins.__import__
-
-    def missing(name: str, globals: Mapping[str, object] | None = None, locals: Mapping[str, object] | None = None,
-                fromlist: Sequence[str] = (), level: int = 0) -> Any:  # fmt: skip
-        if name.partition(".")[0] == "opentelemetry":
-            raise ImportError(name)
-        return real(name, globals, locals, fromlist, level)
-
     with FakeGateway() as gateway, Producer(gateway.url) as p:
-        monkeypatch.setattr(builtins, "__import__", missing)
+        monkeypatch.setitem(sys.modules, "opentelemetry", None)
         with pytest.raises(UsageError, match="otel"):
             register(p)

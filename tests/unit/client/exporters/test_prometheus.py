@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import builtins
 import gc
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+import sys
+from collections.abc import Iterator
 
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
@@ -92,22 +91,14 @@ def test_a_client_that_the_application_dropped_is_not_kept(registry: CollectorRe
 def test_the_default_is_the_registry_of_the_process() -> None:
     from prometheus_client import REGISTRY
 
-    with FakeGateway() as gateway, Producer(gateway.url, producer="of the process".replace(" ", "-")) as p:
+    with FakeGateway() as gateway, Producer(gateway.url, producer="of-the-process") as p:
         register(p)
         assert REGISTRY.get_sample_value("tutti_client_producer_epoch", {"client": "of-the-process"}) == 1
 
 
 def test_without_the_library_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch, registry: CollectorRegistry) -> None:
-    real = builtins.__import__
-
-    def missing(name: str, globals: Mapping[str, object] | None = None, locals: Mapping[str, object] | None = None,
-                fromlist: Sequence[str] = (), level: int = 0) -> Any:  # fmt: skip
-        if name.partition(".")[0] == "prometheus_client":
-            raise ImportError(name)
-        return real(name, globals, locals, fromlist, level)
-
     with FakeGateway() as gateway, Producer(gateway.url) as p:
-        monkeypatch.setattr(builtins, "__import__", missing)
+        monkeypatch.setitem(sys.modules, "prometheus_client", None)
         with pytest.raises(UsageError, match="prometheus"):
             register(p, registry)
 
