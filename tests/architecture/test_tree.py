@@ -142,7 +142,7 @@ def test_pages_name_only_targets_that_exist() -> None:
 
 
 def test_installs_name_a_checkout_or_a_wheel() -> None:
-    """Proves that no page or error installs from a package index, where Tutti is not published, and that errors use one function."""
+    """Proves that no page or error installs from a package index, because Tutti is on none, and that errors use one function."""
     extras = set(project()["project"]["optional-dependencies"])
     shown = [path for path in files({".py", ".md", ".sh", ".ipynb"}) if path.parent != ROOT / "tests/architecture"]
     assert findings(shown, lambda text: rules.unknown_installs(text, extras)) == []

@@ -4,8 +4,8 @@
 loop no task, no future and no wake-up. A future exists only while a coroutine awaits the receipt (`tutti.common.loop_wakeups`).
 Without a compiled send path, a record costs one more Python call than in a plain producer.
 
-If the buffer is full, the record waits in a `Line`, and the event loop moves the line into the buffer. A later record of the same
-ordering never overtakes the line.
+If the buffer is full, the record waits in a `WaitQueue`, and the event loop moves the records of the queue into the buffer. A later
+record of the same ordering never overtakes the queue.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Literal, Self
 
 from tutti import limits
-from tutti.aio.line import Line, WaitingReceipt
 from tutti.aio.receipt import AsyncReceipt
+from tutti.aio.wait_queue import WaitingReceipt, WaitQueue
 from tutti.batching.accumulator import do_nothing
 from tutti.batching.appender import Append, with_fast_path
 from tutti.batching.encoder import Compression, check_record
@@ -43,7 +43,7 @@ LOG = logging.getLogger("tutti.client")
 _NO_HEADERS: tuple[Header, ...] = ()
 _NO_APPENDERS: dict[str, Append] = {}
 _TOTAL = "total"
-_NOT_OPEN = ("a placeholder for a line with a record, with which `send` calls `_check`",)
+_NOT_OPEN = ("a placeholder for a queue with a record, with which `send` calls `_check`",)
 _RETRY_S = limits.ASYNC_RETRY_US / 1e6
 _POLL_S = limits.ANSWER_WAIT_US_MAX / 1e6
 
@@ -55,8 +55,8 @@ class AsyncProducer:
     that the application has not seen. If the block itself raises, the producer has two seconds to deliver, and the block's error
     propagates. Order, identity, epochs, fencing and the spool are those of `Producer`.
 
-    A producer belongs to the event loop in which it was opened. In another loop, its methods raise `UsageError`; only `send` works
-    there too, unless records wait for space.
+    A producer belongs to the event loop in which it was opened. In another loop, its methods raise `UsageError`. Only
+    `send(topic, value, key)` works in another loop too, as long as the buffer has space.
 
     Args:
         url, producer, linger, batch_bytes, buffer_bytes, compression, delivery_timeout: as in `Producer`.
@@ -109,9 +109,9 @@ class AsyncProducer:
         self._opening: asyncio.Future[Producer] | None = None  # the running attempt to connect, which outlives a cancelled `open`
         self._producer: Producer | None = None
         self._closed = False
-        self._lines: tuple[Line, ...] = ()  # of ordered and of unordered records
-        self._line_records: Collection[object] = _NOT_OPEN
-        # The open batch of the plain producer, for the compiled path of `send`; empty while that path must not overtake a line.
+        self._queues: tuple[WaitQueue, ...] = ()  # of ordered and of unordered records
+        self._queued_records: Collection[object] = _NOT_OPEN
+        # The open batch of the plain producer, for the compiled path of `send`; empty while that path must not overtake a queue.
         self._appenders = _NO_APPENDERS
 
     async def open(self) -> Self:
@@ -121,7 +121,7 @@ class AsyncProducer:
             UsageError: the producer is open or closed.
             TuttiError: an error of `Producer`: `Unavailable`, `Refused`, `ConfigError` or `DirectoryRefused`.
         """
-        if self._loop is not None:
+        if self._loop is not None or self._closed:
             raise UsageError("the AsyncProducer is open or closed already: create another")
         loop = asyncio.get_running_loop()
         if self._opening is None or self._opening.get_loop() is not loop:
@@ -135,14 +135,14 @@ class AsyncProducer:
             self._opening = None  # the application may try again
             raise
         self._loop = loop
-        self._lines = Line(self._enable_fast_path), Line(do_nothing)
+        self._queues = WaitQueue(self._enable_fast_path), WaitQueue(do_nothing)
         self._send = self._producer.send
-        self._line_records = self._lines[0].records
+        self._queued_records = self._queues[0].records
         self._enable_fast_path()
         return self
 
     def _enable_fast_path(self) -> None:
-        # The only access to the inside of the plain producer. A call through `Producer.send` takes 1.6 times as long.
+        # The compiled path is inside of the plain producer. A call through `Producer.send` takes 1.6 times as long.
         self._appenders = _NO_APPENDERS if self._closed else self._opened._appenders
 
     @property
@@ -227,28 +227,28 @@ class AsyncProducer:
         # The path for most records that the compiled path of `with_fast_path` does not take. As the compiled path, it works in any
         # event loop and thread, so it does not check the loop: the check would cost more than the send.
         plain = timestamp is None and headers is _NO_HEADERS and progress is None and on_delivery is None and ordering is _TOTAL
-        if plain and not self._line_records:
+        if plain and not self._queued_records:
             try:
                 return self._send(topic, value, key)
             except BufferFull:
                 pass  # `_send_or_wait` tries again
         # A retry must find the headers again.
         headers = tuple(headers) if isinstance(headers, Iterator) else headers
-        producer, line = self._check(), self._lines[ordering == "unordered"]
-        if not line.records:
+        producer, queue = self._check(), self._queues[ordering == "unordered"]
+        if not queue.records:
             try:
                 return producer.send(topic, value, key, timestamp, headers, progress, on_delivery, ordering)
             except BufferFull:
                 if not self._waits_for_space:
                     raise
         # A record that waits is checked and copied now, because the application may reuse a bytearray or a list after this call.
-        producer._check(topic, on_delivery, ordering, progress)
+        queue.accumulator = producer._check(topic, on_delivery, ordering, progress)
         sent_progress = None if progress is None else producer._check_progress(progress)
         record = check_record(value, key, timestamp, headers)
         call = functools.partial(
             producer.send, topic, record.value, record.key, record.stamp, record.headers, sent_progress, on_delivery, ordering
         )
-        return self._wait_for_space(call, line, topic, 1, record.size)
+        return self._wait_for_space(call, queue, topic, 1, record.size)
 
     def send_batch(
         self,
@@ -267,24 +267,24 @@ class AsyncProducer:
         Raises:
             UsageError, BufferFull, Fenced, Aborted: as `send`.
         """
-        producer, line = self._check(), self._lines[ordering == "unordered"]
-        if not line.records:
+        producer, queue = self._check(), self._queues[ordering == "unordered"]
+        if not queue.records:
             try:
                 return producer.send_batch(topic, record_batch, progress, on_delivery, ordering)
             except BufferFull:
                 if not self._waits_for_space:
                     raise
-        producer._check(topic, on_delivery, ordering, progress)
+        queue.accumulator = producer._check(topic, on_delivery, ordering, progress)
         sent_progress = None if progress is None else producer._check_progress(progress)
         call = functools.partial(producer.send_batch, topic, record_batch, sent_progress, on_delivery, ordering)
         size, count = getattr(record_batch, "nbytes", 0), getattr(record_batch, "num_rows", 1)
-        return self._wait_for_space(call, line, topic, count, size)
+        return self._wait_for_space(call, queue, topic, count, size)
 
-    def _wait_for_space(self, call: Callable[[], Receipt], line: Line, topic: str, count: int, size: int) -> AsyncReceipt:
-        """Add a record to the line; `call` sends the record as soon as the buffer has space."""
+    def _wait_for_space(self, call: Callable[[], Receipt], queue: WaitQueue, topic: str, count: int, size: int) -> AsyncReceipt:
+        """Add a record to the queue; `call` sends the record as soon as the buffer has space."""
         waiting = WaitingReceipt(topic, count, size + limits.ASYNC_RECORD_BYTES, call)
-        line.append(waiting)
-        if line is self._lines[0]:
+        queue.append(waiting)
+        if queue is self._queues[0]:
             self._appenders = _NO_APPENDERS
         return waiting
 
@@ -296,13 +296,13 @@ class AsyncProducer:
         Raises:
             UsageError: the producer is not open, is closed, or was opened in another event loop.
         """
-        producer = self._check()
+        self._check()
         await asyncio.sleep(0)
-        for line in self._lines:
-            if line.records:
-                await line.empty.wait()
+        for queue in self._queues:
+            if queue.records:
+                await queue.empty.wait()
                 # Without a reserve, the next records would wait too, and a waiting record costs the loop ten times as much.
-                while producer.stats().bytes_buffered > self._buffer_bytes * 3 // 4:
+                while queue.accumulator is not None and queue.accumulator.buffered > self._buffer_bytes * 3 // 4:
                     await asyncio.sleep(_RETRY_S)
 
     async def flush(self, timeout: float | None = None) -> int:
@@ -318,14 +318,14 @@ class AsyncProducer:
         deadline = float("inf") if timeout is None else time.monotonic() + timeout
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(timeout):
-                for line in self._lines:
-                    await line.empty.wait()
+                for queue in self._queues:
+                    await queue.empty.wait()
         while True:
             # Short calls, because a cancelled `flush` leaves its thread behind until the call ends.
             left = max(0.0, deadline - time.monotonic())
             undelivered = await asyncio.to_thread(producer.flush, min(left, _POLL_S))
             if not undelivered or left <= _POLL_S:
-                return undelivered + sum(line.waiting() for line in self._lines)
+                return undelivered + sum(queue.waiting() for queue in self._queues)
 
     async def resume(self, timeout: float = limits.REQUEST_TIMEOUT_US / 1e6) -> Resume:
         """Return the sequence of the last committed record and the last committed progress, as `Producer.resume` does.
@@ -336,14 +336,14 @@ class AsyncProducer:
             UsageError: the producer is not open, is closed, or was opened in another event loop.
         """
         producer = self._check()
-        for line in self._lines:
-            # After an abort, the producer refuses the records of the line. After `producer.resume`, it would accept them.
-            line.move(len(line.records))
+        for queue in self._queues:
+            # After an abort, the producer refuses the records of the queue. After `producer.resume`, it would accept them.
+            queue.move(len(queue.records))
         return await asyncio.to_thread(producer.resume, timeout)
 
     def __len__(self) -> int:
         """Return the number of records without an outcome."""
-        return len(self._opened) + sum(line.waiting() for line in self._lines)
+        return len(self._opened) + sum(queue.waiting() for queue in self._queues)
 
     def __bool__(self) -> bool:
         """Return True, because `__len__` alone would make an idle producer false."""
@@ -374,8 +374,8 @@ class AsyncProducer:
     async def _end(self, close: Callable[[], None]) -> None:
         """End the producer by calling `close` in a thread. Records that wait for space fail."""
         self._closed = True
-        self._line_records, self._appenders = _NOT_OPEN, _NO_APPENDERS
-        unsent = sum(line.fail(Unknown("the producer was closed before the record was sent")) for line in self._lines)
+        self._queued_records, self._appenders = _NOT_OPEN, _NO_APPENDERS
+        unsent = sum(queue.fail(Unknown("the producer was closed before the record was sent")) for queue in self._queues)
         if unsent:
             LOG.error("producer %s was closed with %d records not sent", self.name, unsent)
         await asyncio.shield(asyncio.to_thread(close))
@@ -390,9 +390,9 @@ class AsyncProducer:
             return
         ended = await self._deliver() if kind is None else kind
         await self._end(functools.partial(self._opened.__exit__, ended, error, trace))
-        for line in self._lines:
-            if kind is None and line.first_refused is not None and not line.first_refused.seen:
-                line.first_refused.throw()
+        for queue in self._queues:
+            if kind is None and queue.first_refused is not None and not queue.first_refused.seen:
+                queue.first_refused.throw()
 
 
 def _close_unused(opening: asyncio.Future[Producer]) -> None:

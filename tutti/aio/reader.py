@@ -13,6 +13,7 @@ import os
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeVar
@@ -201,8 +202,15 @@ class AsyncReader:
         return self._closed
 
     def stats(self) -> ReaderStats:
-        """Return the current counters and gauges, as `Reader.stats`. They include the batch that is fetched ahead."""
-        return self._check_open().stats()
+        """Return the current counters and gauges, as `Reader.stats`.
+
+        The counters include the batch that is fetched ahead. The position and the lag are those of the returned records.
+        """
+        stats = self._check_open().stats()
+        if stats.position is None:  # a reader of lanes
+            return stats
+        ahead = stats.position - self._position
+        return replace(stats, position=self._position, lag=None if stats.lag is None else stats.lag + ahead)
 
     def __repr__(self) -> str:
         return f"<AsyncReader {'not open' if self._reader is None else repr(self._reader)}>"

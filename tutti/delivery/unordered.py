@@ -40,6 +40,7 @@ class UnorderedDelivery:
         self._current: LaneSender | None = None
         self._answers_until = 0.0  # until this time, new batches wait for the answers to batches in flight
         self._ended = False
+        self.resent_by_ended_lanes = 0
 
     @property
     def gateways(self) -> dict[str, str]:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import threading
 import weakref
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import fields
 from typing import NamedTuple, Protocol
 
 from tutti.common.stats import ProducerStats, ReaderStats
+from tutti.data.names import is_nameless
 from tutti.errors import UsageError
 
 Stats = ProducerStats | ReaderStats
@@ -66,7 +67,9 @@ class Clients:
             UsageError: another open client of the same role has this name.
         """
         stats = client.stats()
-        key = _role(stats), stats.name or "reader" if name is None else name
+        # A random name would begin new time series at each start of the application.
+        own = stats.name if stats.name and not is_nameless(stats.name) else _role(stats)
+        key = _role(stats), own if name is None else name
         with self._lock:
             known = self._open_client(key)
             if known is not None and known is not client:
@@ -82,16 +85,17 @@ class Clients:
         client = reference() if reference is not None else None
         return None if client is None or client.closed else client
 
-    def _statistics(self) -> list[tuple[str, str, Stats]]:
-        """Return (role, name, statistics) of each open client, and forget the others."""
+    def _statistics(self, roles: Collection[str]) -> list[tuple[str, str, Stats]]:
+        """Return (role, name, statistics) of each open client with one of the roles, and forget closed clients."""
         with self._lock:
             found = {key: client for key in self._clients if (client := self._open_client(key)) is not None}
             self._clients = {key: weakref.ref(client) for key, client in found.items()}
-        return [(role, name, client.stats()) for (role, name), client in found.items()]
+        return [(role, name, client.stats()) for (role, name), client in found.items() if role in roles]
 
     def values(self, metrics: Iterable[Metric] = METRICS) -> Iterator[tuple[Metric, dict[str, float]]]:
         """Yield each metric that has a value now, with its values by the names of the clients."""
-        statistics = self._statistics()
+        metrics = list(metrics)
+        statistics = self._statistics({metric.role for metric in metrics})
         for metric in metrics:
             values = {name: getattr(stats, metric.field) for role, name, stats in statistics if role == metric.role}
             known = {name: float(value) for name, value in values.items() if value is not None}

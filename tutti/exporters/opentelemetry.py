@@ -29,7 +29,7 @@ def register(client: Client, meter: Meter | None = None, *, name: str | None = N
     Args:
         client: a `Producer`, a `Reader`, or their counterpart in `tutti.aio`.
         meter: creates the instruments; the default is a meter of the provider that the program has configured.
-        name: value of the attribute `client`; the default is the client's name, and "reader" for a reader without a name.
+        name: value of the attribute `client`; the default is the client's name, or its role, "producer" or "reader".
 
     Raises:
         UsageError: OpenTelemetry is not installed, or another open client has this name.

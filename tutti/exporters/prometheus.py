@@ -27,7 +27,7 @@ def register(client: Client, registry: CollectorRegistry | None = None, *, name:
     Args:
         client: a `Producer`, a `Reader`, or their counterpart in `tutti.aio`.
         registry: the registry to export to; the default is the registry of the process.
-        name: value of the label `client`; the default is the client's name, and "reader" for a reader without a name.
+        name: value of the label `client`; the default is the client's name, or its role, "producer" or "reader".
 
     Raises:
         UsageError: prometheus-client is not installed, or another open client has this name.

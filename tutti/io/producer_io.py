@@ -57,7 +57,6 @@ class ProducerIO:
         self._finished = threading.Event()
         self._ordered_connection = SessionConnection(delivery, Endpoints(addresses), self, credentials)
         self._connections: dict[Sender, SessionConnection] = {delivery: self._ordered_connection}
-        self._resent_by_ended_lanes = 0
 
     def start(self) -> None:
         """Start to connect.
@@ -143,7 +142,10 @@ class ProducerIO:
     def stats(self) -> ProducerStats:
         """Return the producer's statistics, without those of its spool. May be called in any thread."""
         now, connection, session = time.monotonic(), self._ordered_connection, self.delivery.session
+        # The list of lanes is read before the total of ended lanes, so a lane that ends meanwhile is never missing from the sum.
         windows = [sender.window for sender in (self.delivery, *(self.lanes.senders if self.lanes is not None else ()))]
+        resent = sum(window.records_resent for window in windows)
+        resent += self.lanes.resent_by_ended_lanes if self.lanes is not None else 0
         sent = acknowledged = failed = (0, 0)
         buffered_records = buffered_bytes = 0
         for accumulator in self.accumulators:
@@ -173,7 +175,7 @@ class ProducerIO:
             bytes_buffered=buffered_bytes,
             records_in_flight=sum(window.in_flight for window in windows),
             bytes_in_flight=sum(window.bytes_in_flight for window in windows),
-            records_resent=self._resent_by_ended_lanes + sum(window.records_resent for window in windows),
+            records_resent=resent,
             records_spooled=0,
             bytes_spooled=0,
         )
@@ -282,7 +284,6 @@ class ProducerIO:
         self._ordered_connection.probes = False  # the wait for a probe would delay the lanes
         for sender in [sender for sender in self._connections if sender is not self.delivery and sender not in lanes.senders]:
             self._connections.pop(sender).bye()
-            self._resent_by_ended_lanes += sender.window.records_resent
         for lane in lanes.senders:
             if lane not in self._connections:
                 # A gateway whose lane waits for outcomes was unavailable recently, so a new lane tries this gateway last.

@@ -15,7 +15,7 @@ from msgspec import Struct, inspect
 from tutti.errors import remedy
 from tutti.security.user_files import TooDeep, parse_toml, read_limited
 from tutti.toml.lines import key_lines, line_of
-from tutti.toml.mistakes import ConfigMistakes, KeyPath, Mistake
+from tutti.toml.mistakes import MISSING, ConfigMistakes, KeyPath, Mistake
 from tutti.toml.units import parse_quantity, units_of
 
 AStruct = TypeVar("AStruct", bound=Struct)
@@ -108,7 +108,7 @@ class StructReader:
                 value = self.struct(field.type, {}, here)  # an empty table adds a mistake for each required key
             elif field.required:
                 where = f" to {_table_text(path)}" if path else ""
-                self.mistake(here, "is missing", f"add it{where}, for example {name} = {json.dumps(_example(field.type))}")
+                self.mistake(here, MISSING, f"add it{where}, for example {name} = {json.dumps(_example(field.type))}")
             if value is not _WRONG:
                 values[name] = value
             elif field.required:

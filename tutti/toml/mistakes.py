@@ -7,6 +7,7 @@ from typing import NamedTuple
 from tutti.errors import ConfigError
 
 KeyPath = tuple[str, ...]
+MISSING = "is missing"  # what is wrong with a key that the file must have
 _REPORTED_MAX = 10  # mistakes that one error message lists
 
 

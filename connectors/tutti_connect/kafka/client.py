@@ -24,6 +24,8 @@ EARLIEST, LATEST = _OffsetSpec.earliest(), _OffsetSpec.latest()
 NO_TOPIC = {KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC}
 #: Temporary errors: for example, a new topic has no leader for a moment.
 NO_LEADER = {*NO_TOPIC, KafkaError._NOENT, KafkaError.LEADER_NOT_AVAILABLE, KafkaError.NOT_LEADER_FOR_PARTITION}
+#: Errors of the client itself that a failed connection can cause.
+_UNREACHABLE = (KafkaError._TIMED_OUT, KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN, KafkaError._RESOLVE)
 #: Errors that a retry cannot resolve.
 FINAL_ERRORS = {
     KafkaError.TOPIC_AUTHORIZATION_FAILED,
@@ -75,7 +77,8 @@ def converted_error(error: KafkaException, where: str, since: float | None = Non
 
 def with_cause(kafka_error: KafkaError, since: float) -> str:
     """Return the text of an error, or, for an error that no broker sent, the connection failure logged after `since`, if any."""
-    if kafka_error.code() >= 0:  # a broker has answered
+    # Other local errors, and answers of a broker, have a cause of their own.
+    if kafka_error.code() not in _UNREACHABLE:
         return kafka_error.str()
     if cause := CONNECTION_FAILURES.failure_since(since):
         return f"no answer: {cause}; check that the brokers run, and that kafka.servers and kafka.settings fit them"

@@ -82,6 +82,10 @@ class Relations:
         if not limits.FIRST_SEGMENT_BYTES_MIN <= first <= log.segment_bytes:
             do = f"write {limits.FIRST_SEGMENT_BYTES_MIN} to {log.segment_bytes} (segment_bytes), or 0"
             self._mistake(path, f"is {first}", do)
+        # A start recognizes a used reserve by the size of the last segment, so no other segment may have that size.
+        if common_limits.RESERVED_BYTES % first == 0 and (common_limits.RESERVED_BYTES // first).bit_count() == 1:
+            what = f"is {first}, so a later segment would have {common_limits.RESERVED_BYTES} bytes, the size of the reserve"
+            self._mistake(path, what, f"choose a size that does not double to {common_limits.RESERVED_BYTES}, such as 3MiB")
         if log.prepared_segments:
             what = f"is {log.prepared_segments}, but segments with first_segment_bytes = {first} have several sizes"
             self._mistake(("log", "prepared_segments"), what, "write 0, or remove first_segment_bytes")

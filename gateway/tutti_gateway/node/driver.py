@@ -308,7 +308,7 @@ class Driver:
         """End all sessions, after all connections were closed."""
         self._now = self._clock.now()
         # Waiting batches of ended sessions would keep their memory until the quota reaches them, but memory is short now.
-        self._quotas.clear()
+        self._quotas.clear(self._now.mono_us)
         for session in self.sessions.clear():
             self._step(self._request_handler.end(session.number))
 

@@ -11,8 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.faults.powerloss.recorder import Op, Recorder, image, sectors
-from tests.unit.log.history import VIEW, History, decide, expected, opened, other_boot, sample, seen
-from tests.unit.log.write.test_install_snapshot import settle, state_at
+from tests.unit.log.history import VIEW, History, decide, expected, opened, other_boot, sample, seen, settle, state_at
 from tutti.data.hard_state import HardState
 from tutti.log.files.layout import list_positions
 from tutti.log.files.options import LogOptions

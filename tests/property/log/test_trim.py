@@ -12,8 +12,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.unit.log.history import History, decide, expected, no_change, no_indexes, opened, other_boot, sample, seen, write_log
-from tests.unit.log.write.test_install_snapshot import settle
+from tests.unit.log.history import (
+    History,
+    decide,
+    expected,
+    no_change,
+    no_indexes,
+    opened,
+    other_boot,
+    sample,
+    seen,
+    settle,
+    write_log,
+)
 from tutti.errors import OffsetOutOfRange
 from tutti.log.files.layout import list_positions
 from tutti.log.read.reader import LogReader

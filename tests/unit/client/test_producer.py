@@ -222,6 +222,25 @@ def test_a_producer_with_progress_resumes_after_an_abort(gateway: FakeGateway) -
     assert gateway.log.values() == source
 
 
+@pytest.mark.parametrize("in_flight", [True, False])
+def test_the_log_counts_the_records_that_fail_at_the_deadline(
+    gateway: FakeGateway, caplog: pytest.LogCaptureFixture, in_flight: bool
+) -> None:
+    gateway.rule = lambda heard: [] if isinstance(heard, Frame) or not in_flight else None
+    p = Producer(gateway.url, producer="p", delivery_timeout=1, linger=0.2) if in_flight else None
+    if p is None:
+        gateway.rule = None
+        p = Producer(gateway.url, producer="p", delivery_timeout=1, linger=0.2)
+        gateway.__exit__(None, None, None)  # the records stay in the queue
+    receipts = [p.send("t", b"x") for _ in range(5)]
+    for receipt in receipts:
+        with pytest.raises(Unknown):
+            receipt.result(30)
+    p.close()
+    counts = [int(line.rpartition(": ")[2].rstrip(")")) for line in caplog.messages if "number of failed records" in line]
+    assert sum(counts) == 5
+
+
 def test_no_answer_until_the_deadline_is_unknown(gateway: FakeGateway) -> None:
     gateway.rule = lambda heard: [] if isinstance(heard, Frame) else None
     p = Producer(gateway.url, producer="p", delivery_timeout=2)

@@ -184,9 +184,14 @@ def test_a_preset_fills_the_timers_and_each_can_be_set_alone(preset: str) -> Non
             "write 1048576 to 33554432 (segment_bytes), or 0",
         ),
         (
-            "[log]\nfirst_segment_bytes = 1048576\n",
-            "f.toml:4: log.prepared_segments is 2, but segments with first_segment_bytes = 1048576 have several sizes",
+            "[log]\nfirst_segment_bytes = 3145728\n",
+            "f.toml:4: log.prepared_segments is 2, but segments with first_segment_bytes = 3145728 have several sizes",
             "write 0, or remove first_segment_bytes",
+        ),
+        (
+            '[log]\nfirst_segment_bytes = "4MiB"\nprepared_segments = 0\n',
+            "f.toml:5: log.first_segment_bytes is 4194304, so a later segment would have 16777216 bytes, the size of the reserve",
+            "choose a size that does not double to 16777216, such as 3MiB",
         ),
         ("[timers]\ntick_ms = 100\n", "f.toml:5: timers.tick_ms is 100, below heartbeat_ms = 200", "as long as a heartbeat"),
         (

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,6 +31,7 @@ from tutti.data.frames.bodies import (
 from tutti.data.frames.frame import SEQUENCED, STAGED, Frame, Kind
 from tutti.data.frames.schema import BATCH_SCHEMA, compression_flags, encode_batch
 from tutti.data.hard_state import HardState
+from tutti.data.log_state import LogState
 from tutti.log.files.data_directory import DataDirectory, open_directory
 from tutti.log.files.options import LogOptions
 from tutti.log.files.storage import Storage
@@ -299,6 +301,20 @@ def decide(writer: LogWriter, history: History, start: int, end: int) -> None:
     frames = history.frames[start - 1 : end]
     writer.frontier(end, history.offset_after(end))
     writer.decided(frames, history.offsets_of(frames), history.void)
+
+
+def settle(writer: LogWriter) -> None:
+    """Do the idle work of a writer until none is left."""
+    while writer.idle():
+        time.sleep(0.001)
+
+
+def state_at(history: History, position: int) -> LogState:
+    """Return the log state after the frame at a position."""
+    state = LogState()
+    for frame in history.frames[:position]:
+        state.apply(frame, frame.position in history.void)
+    return state
 
 
 def write_log(

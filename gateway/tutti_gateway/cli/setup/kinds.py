@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from tutti.errors import ConfigError
 from tutti.toml.loader import StructReader, parse_tree, read_text
-from tutti.toml.mistakes import ConfigMistakes, Mistake
+from tutti.toml.mistakes import MISSING, ConfigMistakes, Mistake
 
 
 class Kind(NamedTuple):
@@ -53,7 +53,7 @@ def kind_of(path: str) -> str:
         struct = getattr(import_module(KINDS[name].module), KINDS[name].struct)
         reading = StructReader(text, struct)
         reading.struct(struct, tree, ())
-        missing = sum(mistake.what == "is missing" for mistake in reading.mistakes)
+        missing = sum(mistake.what == MISSING for mistake in reading.mistakes)
         # Missing keys count last, so that an incomplete file, such as an empty one, counts as a gateway's file.
         return len(reading.mistakes) - missing, name != "gateway", missing
 

@@ -25,7 +25,7 @@ _US = 1_000_000
 _Key = tuple[int, int, int, int, int]  # session, producer, epoch, first sequence, count
 
 
-class _Line:
+class _TokenQueue:
     """The waiting batches of one token, oldest first.
 
     Attributes:
@@ -48,8 +48,8 @@ class Quotas:
     def __init__(self, sessions: Sessions) -> None:
         """Create an empty table of waiting batches. `sessions` is the session table of the driver."""
         self._sessions = sessions
-        self._lines: OrderedDict[str, _Line] = OrderedDict()  # token name -> line, the least recently used first
-        self._waiting: dict[str, _Line] = {}  # the lines with waiting batches
+        self._queues: OrderedDict[str, _TokenQueue] = OrderedDict()  # token name -> queue, the least recently used first
+        self._waiting: dict[str, _TokenQueue] = {}  # the queues with waiting batches
         self._bytes = 0  # memory of all waiting batches
 
     def applies_to(self, access: Access) -> bool:
@@ -60,24 +60,24 @@ class Quotas:
         """True if the waiting batches are below the memory limits, so that the port may read further batches of the token."""
         if not access.has_quota or not self._waiting:
             return True
-        line = self._waiting.get(access.name)
-        return self._bytes < limits.QUOTA_BYTES_MAX and (line is None or line.bytes < limits.QUOTA_TOKEN_BYTES_MAX)
+        queue = self._waiting.get(access.name)
+        return self._bytes < limits.QUOTA_BYTES_MAX and (queue is None or queue.bytes < limits.QUOTA_TOKEN_BYTES_MAX)
 
     def put(self, session: Session, frames: Iterable[Frame], now_us: int) -> None:
         """Append batches of a session. `pop_due` returns them once their token's quota allows them."""
         name = session.access.name
-        line = self._lines.setdefault(name, _Line())
-        self._lines.move_to_end(name)
+        queue = self._queues.setdefault(name, _TokenQueue())
+        self._queues.move_to_end(name)
         for frame in frames:
             key = session.number, frame.producer, frame.epoch, frame.first_sequence, frame.count
-            if key not in line.frames:  # a client sends a batch again if its answer is late
-                line.frames[key] = session, frame
-                self._add_bytes(line, _memory(frame))
-        if line.frames and name not in self._waiting:
-            self._waiting[name] = line
-            line.since_us = now_us
+            if key not in queue.frames:  # a client sends a batch again if its answer is late
+                queue.frames[key] = session, frame
+                self._add_bytes(queue, _memory(frame))
+        if queue.frames and name not in self._waiting:
+            self._waiting[name] = queue
+            queue.since_us = now_us
             # An idle token does not save up quota for later, except for the burst.
-            line.used_until_us = max(line.used_until_us, now_us)
+            queue.used_until_us = max(queue.used_until_us, now_us)
         self._drop_unused(now_us)
 
     def pop_due(self, now_us: int, bytes_max: int) -> Iterator[tuple[Session, list[Frame]]]:
@@ -88,38 +88,41 @@ class Quotas:
             bytes_max: total size at which the call returns no further batches. The last batch may exceed this size.
         """
         due: dict[int, tuple[Session, list[Frame]]] = {}
-        for name, line in list(self._waiting.items()):
-            while line.frames and bytes_max > 0:
-                key, (session, frame) = next(iter(line.frames.items()))
+        for name, queue in list(self._waiting.items()):
+            while queue.frames and bytes_max > 0:
+                key, (session, frame) = next(iter(queue.frames.items()))
                 if self._sessions.get(session.number) is session:  # batches of a session that has ended are dropped without cost
                     cost_us = _cost_us(session.access, frame)
-                    if now_us < line.used_until_us + cost_us - limits.QUOTA_BURST_US:
+                    if now_us < queue.used_until_us + cost_us - limits.QUOTA_BURST_US:
                         break
                     # If this batch waited for longer than its cost, the unused quota is lost, except for the burst.
-                    line.used_until_us = max(line.used_until_us, now_us - max(0, cost_us - limits.QUOTA_BURST_US)) + cost_us
+                    queue.used_until_us = max(queue.used_until_us, now_us - max(0, cost_us - limits.QUOTA_BURST_US)) + cost_us
                     due.setdefault(session.number, (session, []))[1].append(frame)
                     bytes_max -= frame.size
-                del line.frames[key]
-                self._add_bytes(line, -_memory(frame))
-            if not line.frames:
+                del queue.frames[key]
+                self._add_bytes(queue, -_memory(frame))
+            if not queue.frames:
                 del self._waiting[name]
-                line.throttled_us += now_us - line.since_us
+                queue.throttled_us += now_us - queue.since_us
         yield from due.values()
 
     def next_us(self) -> int | None:
         """Return the time at which the next batch is due; None if no batch waits."""
         due = None
-        for line in self._waiting.values():
-            session, frame = next(iter(line.frames.values()))
-            at_us = line.used_until_us + _cost_us(session.access, frame) - limits.QUOTA_BURST_US
+        for queue in self._waiting.values():
+            session, frame = next(iter(queue.frames.values()))
+            # A batch of a session that has ended costs nothing, so `pop_due` can drop it at once and reach the next batch.
+            ended = self._sessions.get(session.number) is not session
+            at_us = queue.used_until_us + (0 if ended else _cost_us(session.access, frame)) - limits.QUOTA_BURST_US
             due = at_us if due is None else min(due, at_us)
         return due
 
-    def clear(self) -> None:
+    def clear(self, now_us: int) -> None:
         """Drop all waiting batches, after all sessions have ended."""
-        for line in self._waiting.values():
-            line.frames.clear()
-            line.bytes = 0
+        for queue in self._waiting.values():
+            queue.throttled_us += now_us - queue.since_us
+            queue.frames.clear()
+            queue.bytes = 0
         self._waiting.clear()
         self._bytes = 0
 
@@ -127,21 +130,21 @@ class Quotas:
         """Return values for the status: the bytes of waiting batches, and the microseconds for which each token was throttled."""
         waiting = self._waiting
         throttled = {
-            name: line.throttled_us + (now_us - line.since_us if name in waiting else 0) for name, line in self._lines.items()
+            name: queue.throttled_us + (now_us - queue.since_us if name in waiting else 0) for name, queue in self._queues.items()
         }
         return {"waiting_bytes": self._bytes, "throttled_us": throttled}
 
-    def _add_bytes(self, line: _Line, size: int) -> None:
-        line.bytes += size
+    def _add_bytes(self, queue: _TokenQueue, size: int) -> None:
+        queue.bytes += size
         self._bytes += size
 
     def _drop_unused(self, now_us: int) -> None:
-        """Drop the least recently used lines above the limit of tokens, so that removed tokens take no memory."""
-        while len(self._lines) > common_limits.TOKENS_MAX:
-            name, line = next(iter(self._lines.items()))
-            if name in self._waiting or line.used_until_us > now_us:
-                break  # without this line, its token would get the quota that it has already used once more
-            del self._lines[name]
+        """Drop the least recently used queues above the limit of tokens, so that removed tokens take no memory."""
+        while len(self._queues) > common_limits.TOKENS_MAX:
+            name, queue = next(iter(self._queues.items()))
+            if name in self._waiting or queue.used_until_us > now_us:
+                break  # without this queue, its token would get the quota that it has already used once more
+            del self._queues[name]
 
 
 def _memory(frame: Frame) -> int:

@@ -16,7 +16,7 @@ import pytest
 from tests.unit.client.fake_gateway import FakeGateway
 from tutti import limits
 from tutti.aio import AsyncProducer
-from tutti.aio.line import WaitingReceipt
+from tutti.aio.wait_queue import WaitingReceipt
 from tutti.batching.receipt import Receipt
 from tutti.data.frames.frame import Frame
 from tutti.errors import Aborted, BufferFull, Fenced, TooLarge, Unavailable, Unknown, UsageError
@@ -151,11 +151,11 @@ def test_no_record_overtakes_a_line_that_moves_in_turns(held: HeldGateway, monke
             for number in range(count, 300):
                 p.send("t", b"%d" % number + bytes(1000))
             held.gate.set()
-            number, line = 300, p._lines[0].records
-            while line:
-                left = len(line)
+            number, queue = 300, p._queues[0].records
+            while queue:
+                left = len(queue)
                 await asyncio.sleep(0)
-                if len(line) < left and number < 400:  # a turn has opened a batch, to which the compiled path could append
+                if len(queue) < left and number < 400:  # a turn has opened a batch, to which the compiled path could append
                     p.send("t", b"%d" % number)
                     number += 1
             p.send("t", b"%d" % number)
@@ -215,7 +215,7 @@ def test_cancelled_waits_send_nothing_and_harm_nobody(held: HeldGateway) -> None
 
 
 def test_a_full_buffer_raises_on_request_and_the_line_has_a_limit(held: HeldGateway, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "ASYNC_LINE_BYTES", 30_000)
+    monkeypatch.setattr(limits, "ASYNC_QUEUE_BYTES", 30_000)
 
     async def run() -> None:
         async with small(held, on_full="raise") as p:
@@ -467,5 +467,47 @@ def test_asyncio_wait_accepts_receipts(gateway: FakeGateway) -> None:
             receipts = [p.send("t", b"%d" % number) for number in range(3)]
             done, pending = await asyncio.wait_for(asyncio.wait(receipts), WAIT_S)  # type: ignore[type-var]  # a receipt is no asyncio.Future
             assert (len(done), len(pending)) == (3, 0)
+
+    asyncio.run(run())
+
+
+def test_a_full_spool_is_reported_at_the_end_of_the_block(spool: Path) -> None:
+    """Records that the spool has no space for are lost with the process, so the block must not end as if all were safe."""
+
+    async def run() -> None:
+        async with AsyncProducer(
+            "tutti://127.0.0.1:1", producer="p", spool=spool, spool_bytes=limits.SPOOL_BYTES_MIN, delivery_timeout=1
+        ) as p:
+            while p._queues[0].waiting() < 100:
+                p.send("t", bytes(100_000))
+                await asyncio.sleep(0)
+
+    with pytest.raises(Unknown, match="closed before the record was sent"):
+        asyncio.run(run())
+
+
+def test_a_producer_that_was_closed_before_it_opened_stays_closed(gateway: FakeGateway) -> None:
+    async def run() -> None:
+        p = AsyncProducer(gateway.url, producer="p")
+        await p.close()
+        with pytest.raises(UsageError, match="open or closed already"):
+            await p.open()
+
+    asyncio.run(run())
+
+
+def test_drain_waits_for_the_buffer_of_the_ordering_that_was_full(held: HeldGateway) -> None:
+    """Ordered and unordered records have a buffer each, and a full one must not hold the other back."""
+
+    async def run() -> None:
+        async with small(held) as p:
+            for _ in range(50):
+                p.send("t", bytes(1000), ordering="unordered")
+            fill(p)
+            ordered = p._queues[0]
+            held.gate.set()
+            await asyncio.wait_for(p.drain(), WAIT_S)
+            assert ordered.accumulator is not None
+            assert ordered.accumulator.buffered <= limits.BUFFER_BYTES_MIN * 3 // 4
 
     asyncio.run(run())

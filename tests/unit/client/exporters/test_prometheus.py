@@ -112,6 +112,15 @@ def test_each_metric_has_a_sentence_and_a_unit() -> None:
     assert set(units()) == {"", "records", "bytes", "seconds"}
 
 
+def test_a_producer_without_a_name_has_the_same_label_after_each_start(registry: CollectorRegistry) -> None:
+    """Its random name would begin new time series at each start."""
+    with FakeGateway() as gateway:
+        for _ in range(2):
+            with Producer(gateway.url) as p:
+                register(p, registry)
+                assert {label for _, label in samples(registry)} == {"producer"}
+
+
 def test_clients_of_asyncio(registry: CollectorRegistry) -> None:
     async def run(producing: FakeGateway, reading: ReadableGateway) -> None:
         async with AsyncProducer(producing.url, producer="p") as p, AsyncReader(reading.url, name="r") as r:

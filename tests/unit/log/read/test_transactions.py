@@ -19,10 +19,11 @@ from tests.unit.log.history import (
     other_boot,
     sample,
     seen,
+    settle,
     write_log,
 )
 from tests.unit.log.read.test_reader import no_snapshots, rotten_indexes
-from tests.unit.log.upkeep.test_trimming import NOW_US, settle
+from tests.unit.log.upkeep.test_trimming import NOW_US
 from tutti.data.frames.bodies import TxnBody, decode_body, encode_body
 from tutti.data.frames.frame import Frame, Kind
 from tutti.data.log_state import LogState

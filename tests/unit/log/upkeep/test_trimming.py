@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -20,6 +19,7 @@ from tests.unit.log.history import (
     other_boot,
     sample,
     seen,
+    settle,
     write_log,
 )
 from tutti.data.frames.frame import Kind
@@ -35,15 +35,9 @@ from tutti_gateway.log.tools.digest import digest
 from tutti_gateway.log.tools.inspect import inspect
 from tutti_gateway.log.tools.repair import repair
 from tutti_gateway.log.tools.verify import verify
-from tutti_gateway.log.writer import LogWriter
 
 BYTES = replace(SMALL, retention_bytes=3 * SMALL.segment_bytes)
 NOW_US = 1_900_000_000_000_000
-
-
-def settle(writer: LogWriter) -> None:
-    while writer.idle():
-        time.sleep(0.001)
 
 
 def firsts(path: Path) -> list[int]:

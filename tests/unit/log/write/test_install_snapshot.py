@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 
 import pytest
 
-from tests.unit.log.history import VIEW, History, decide, expected, opened, other_boot, sample, seen, write_log
+from tests.unit.log.history import VIEW, History, decide, expected, opened, other_boot, sample, seen, settle, state_at, write_log
 from tutti.data.hard_state import HardState
 from tutti.data.log_state import LogState
 from tutti.errors import Damaged, InvariantViolated, OffsetOutOfRange
@@ -20,18 +19,6 @@ from tutti.log.read.scan import scan
 from tutti_gateway.core import limits
 from tutti_gateway.log.tools.verify import verify
 from tutti_gateway.log.writer import LogWriter
-
-
-def state_at(history: History, position: int) -> LogState:
-    state = LogState()
-    for frame in history.frames[:position]:
-        state.apply(frame, frame.position in history.void)
-    return state
-
-
-def settle(writer: LogWriter) -> None:
-    while writer.idle():
-        time.sleep(0.001)
 
 
 def behind(path: Path, history: History, decided: int, end: int) -> LogWriter:

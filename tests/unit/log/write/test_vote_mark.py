@@ -6,37 +6,23 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.log.history import VIEW, History, decide, opened, other_boot, sample
+from tests.unit.log.history import VIEW, decide, opened, other_boot, sample, settle, state_at
 from tutti.data.hard_state import HardState
-from tutti.data.log_state import LogState
 from tutti.log.files.layout import FRAMES_AT, list_positions
 from tutti.log.files.options import LogOptions
 from tutti.log.format.hard_state import read_hard_state
 from tutti.log.format.vote_mark import VoteMark, newest_mark
 from tutti_gateway.core.protocol.messages import Damage
-from tutti_gateway.log.writer import LogWriter
 
 OPTIONS = LogOptions(segment_bytes=1 << 20, prepared_segments=0, reserved_bytes=0, disk_low_bytes=0)
 HISTORY = sample(60, voters=3)
 LAST = len(HISTORY.frames)
 
 
-def settle(writer: LogWriter) -> None:
-    while writer.idle():
-        continue
-
-
 def mark_of(path: Path) -> VoteMark:
     stored = read_hard_state(str(path))
     assert stored is not None
     return newest_mark(str(path), stored.mark, list_positions(str(path), "seg"))
-
-
-def state_at(history: History, position: int) -> LogState:
-    state = LogState()
-    for frame in history.frames[:position]:
-        state.apply(frame, frame.position in history.void)
-    return state
 
 
 @pytest.mark.parametrize("accepted", [0, VIEW - 1, VIEW], ids=["nothing", "an older view", "the view of the frames"])

@@ -145,6 +145,19 @@ def test_batches_of_an_ended_session_are_dropped_without_cost() -> None:
     assert line.quotas.to_dict(line.now_us)["waiting_bytes"] == 0
 
 
+def test_a_batch_behind_one_of_an_ended_session_is_due_at_once() -> None:
+    line = Line()
+    gone, stays = line.session(), line.session()
+    line.put(gone, batch(1, 20_000))
+    line.put(stays, batch(1, 100))
+    until_us = line.quotas.next_us()
+    line.sessions.remove(gone)
+    now_us = line.quotas.next_us()
+    assert until_us is not None
+    assert now_us is not None
+    assert now_us <= line.now_us < until_us
+
+
 def test_a_changed_quota_applies_to_waiting_batches() -> None:
     line = Line()
     session = line.session()
@@ -302,10 +315,12 @@ def test_waiting_batches_go_with_the_clients_when_memory_is_above_its_limit() ->
     bench = Bench()
     limited(bench)
     bench.say(submit(A, batch(1, 5000)))
-    assert bench.driver.wait_us() < common_limits.POLL_US_MAX or bench.driver._quotas.next_us() is not None
+    assert bench.driver._quotas.next_us() is not None
+    bench.clock.time_us += 7000
+    throttled = bench.driver._quotas.to_dict(bench.clock.mono_us())["throttled_us"]
     bench.driver.drop_clients()
     assert bench.driver._quotas.next_us() is None
-    assert bench.driver._quotas.to_dict(0)["waiting_bytes"] == 0
+    assert bench.driver._quotas.to_dict(bench.clock.mono_us()) == {"waiting_bytes": 0, "throttled_us": throttled}
 
 
 def test_the_port_reads_a_connection_with_a_quota_only_within_the_memory_limit() -> None:

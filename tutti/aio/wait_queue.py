@@ -1,4 +1,4 @@
-"""Line: records of an asynchronous producer that wait for space in the buffer, in the order of `send`."""
+"""WaitQueue: records of an asynchronous producer that wait for space in the buffer, in the order of `send`."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from collections.abc import Callable, Generator
 from typing import Any
 
 from tutti import limits
+from tutti.batching.accumulator import Accumulator
 from tutti.batching.receipt import Receipt
 from tutti.errors import BufferFull, TuttiError, UsageError
 
@@ -33,7 +34,7 @@ class WaitingReceipt:
         self._send = send
         self._receipt: Receipt | None = None
         self._error: Exception | None = None
-        self._left_line = asyncio.get_running_loop().create_future()
+        self._left_queue = asyncio.get_running_loop().create_future()
 
     def send(self) -> bool:
         """Send the record. Return False if the buffer is still full. If the producer refuses the record, the receipt fails."""
@@ -43,13 +44,13 @@ class WaitingReceipt:
             return False
         except Exception as error:  # noqa: BLE001 - `await` raises the error
             self._error = error
-        self._left_line.set_result(None)
+        self._left_queue.set_result(None)
         return True
 
     def fail(self, error: Exception) -> None:
         """Fail the receipt: the record was not sent."""
         self._error = error
-        self._left_line.set_result(None)
+        self._left_queue.set_result(None)
 
     def throw(self) -> None:
         """Raise a copy of the error of a refused record; do nothing for other records."""
@@ -104,9 +105,9 @@ class WaitingReceipt:
 
     def __await__(self) -> Generator[Any, None, int]:
         """Wait for space, and then for the outcome."""
-        if not self._left_line.done():
+        if not self._left_queue.done():
             # `shield`, because a cancelled `await` must not cancel the future on which others wait.
-            yield from asyncio.shield(self._left_line).__await__()
+            yield from asyncio.shield(self._left_queue).__await__()
         return (yield from self._sent().__await__())
 
     def __repr__(self) -> str:
@@ -117,44 +118,47 @@ class WaitingReceipt:
         return f"<Receipt topic={self.topic} {state}>"
 
 
-class Line:
+class WaitQueue:
     """The records of one ordering that wait for space. The event loop sends them when the buffer has space.
 
     The plain producer has no notification of free space, so the loop tries the first record every few milliseconds. `records` is
     empty if no record waits.
 
     Args:
-        emptied: called when the last record leaves the line.
+        emptied: called when the last record leaves the queue.
     """
 
     def __init__(self, emptied: Callable[[], None]) -> None:
-        """Create an empty line in the event loop of the producer."""
+        """Create an empty queue in the event loop of the producer."""
         self._emptied = emptied
         self.size = 0  # bytes
         self.empty = asyncio.Event()
         self.empty.set()
         self.first_refused: WaitingReceipt | None = None  # the first record that was not sent
+        self.accumulator: Accumulator | None = None  # the buffer for which the records wait
+        self._waiting = 0  # number of records
         self._loop = asyncio.get_running_loop()
         self.records: collections.deque[WaitingReceipt] = collections.deque()
         self._timer: asyncio.TimerHandle | None = None
 
     def waiting(self) -> int:
-        """Return the number of records in the line."""
-        return sum(record.count for record in self.records)
+        """Return the number of records in the queue."""
+        return self._waiting
 
     def append(self, record: WaitingReceipt) -> None:
         """Add a record.
 
         Raises:
-            BufferFull: the line has reached its limit.
+            BufferFull: the queue has reached its limit.
         """
-        if self.size + record.size > limits.ASYNC_LINE_BYTES:
+        if self.size + record.size > limits.ASYNC_QUEUE_BYTES:
             raise BufferFull(
                 f"the buffer is full, and {self.waiting()} more records already wait for space, which is the limit: call "
                 "`await producer.drain()` between records, or await the receipts"
             )
         self.records.append(record)
         self.size += record.size
+        self._waiting += record.count
         self.empty.clear()
         if self._timer is None:
             self._timer = self._loop.call_later(_RETRY_S, self._retry)
@@ -167,7 +171,7 @@ class Line:
             self._timer = self._loop.call_later(_RETRY_S if full else 0.0, self._retry)
 
     def move(self, count: int) -> bool:
-        """Send the first `count` records of the line. Return True if the buffer is full."""
+        """Send the first `count` records of the queue. Return True if the buffer is full."""
         for _ in range(min(count, len(self.records))):
             if not self.records[0].send():
                 return True
@@ -175,7 +179,7 @@ class Line:
         return False
 
     def fail(self, error: Exception) -> int:
-        """Fail all records of the line. Return the number of records."""
+        """Fail all records of the queue. Return the number of records."""
         count = self.waiting()
         while self.records:
             self.records[0].fail(error)
@@ -185,6 +189,7 @@ class Line:
     def _remove_first(self) -> None:
         record = self.records.popleft()
         self.size -= record.size
+        self._waiting -= record.count
         if record.refused and self.first_refused is None:
             self.first_refused = record
         if not self.records:

@@ -1,4 +1,4 @@
-"""Tests of the line of an AsyncProducer: order, turns of the event loop, and records that the producer refuses."""
+"""Tests of the queue of an AsyncProducer: order, turns of the event loop, and records that the producer refuses."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from tutti import limits
-from tutti.aio.line import Line, WaitingReceipt
+from tutti.aio.wait_queue import WaitingReceipt, WaitQueue
 from tutti.batching.accumulator import do_nothing
 from tutti.batching.receipt import Batch, Receipt
 from tutti.errors import Aborted, BufferFull
@@ -27,7 +27,7 @@ def waiting(send: Callable[[], Receipt]) -> WaitingReceipt:
 
 def test_a_long_line_moves_in_turns_so_that_other_coroutines_run() -> None:
     async def run() -> None:
-        line = Line(do_nothing)
+        queue = WaitQueue(do_nothing)
         sent: list[int] = []
 
         def send() -> Receipt:
@@ -36,14 +36,14 @@ def test_a_long_line_moves_in_turns_so_that_other_coroutines_run() -> None:
 
         receipts = [waiting(send) for _ in range(5 * limits.ASYNC_RECORDS_A_TURN)]
         for receipt in receipts:
-            line.append(receipt)
+            queue.append(receipt)
         seen = set()
-        while line.records:
+        while queue.records:
             seen.add(len(sent))
             await asyncio.sleep(0)
         assert len(seen) == 5
-        await line.empty.wait()
-        assert (line.size, line.waiting()) == (0, 0)
+        await queue.empty.wait()
+        assert (queue.size, queue.waiting()) == (0, 0)
         assert [await receipt for receipt in receipts] == list(range(len(receipts)))
 
     asyncio.run(run())
@@ -51,7 +51,7 @@ def test_a_long_line_moves_in_turns_so_that_other_coroutines_run() -> None:
 
 def test_a_full_buffer_is_tried_again_and_the_order_holds() -> None:
     async def run() -> None:
-        line, tries = Line(do_nothing), 0
+        queue, tries = WaitQueue(do_nothing), 0
 
         def full_twice() -> Receipt:
             nonlocal tries
@@ -65,8 +65,8 @@ def test_a_full_buffer_is_tried_again_and_the_order_holds() -> None:
             return receipt_of(1)
 
         first, last = waiting(full_twice), waiting(second)
-        line.append(first)
-        line.append(last)
+        queue.append(first)
+        queue.append(last)
         assert (await last, await first) == (1, 0)
 
     asyncio.run(run())
@@ -74,16 +74,16 @@ def test_a_full_buffer_is_tried_again_and_the_order_holds() -> None:
 
 def test_a_refused_record_fails_alone_and_is_remembered_until_it_is_seen() -> None:
     async def run() -> None:
-        line = Line(do_nothing)
+        queue = WaitQueue(do_nothing)
 
         def refuse() -> Receipt:
             raise Aborted("stopped")
 
         refused, fine = waiting(refuse), waiting(lambda: receipt_of(7))
-        line.append(refused)
-        line.append(fine)
+        queue.append(refused)
+        queue.append(fine)
         assert await fine == 7
-        assert line.first_refused is refused
+        assert queue.first_refused is refused
         assert refused.refused
         assert (refused.done(), str(refused.error), refused.left) == (True, "stopped", False)
         for _ in range(2):
