@@ -17,6 +17,7 @@ fi
 for gateway in "$@"; do
     name=${gateway%%:*}
     host=${gateway#*:}
+    host=${host#[} host=${host%]}
     # Clients compare an address with the IP entries of a certificate, and a name with its DNS entries.
     case $host in
         *:*) entry=IP:$host ;;

@@ -20,7 +20,7 @@ from tests.compat.make import lacking
 ROOT = Path(__file__).resolve().parents[1]
 NAME = "tutti-ingest"
 FINAL = re.compile(r"\d+\.\d+\.\d+")  # no .dev0, no rc1
-SECTION = re.compile(r"^## (\S+)(?: - (\S+))?$", re.MULTILINE)
+SECTION = re.compile(r"^## (\S+)(?: - (.+)| .*)?$", re.MULTILINE)
 # Files that repeat the version, with the text around it.
 MENTIONS = {
     "README.md": r"\bTutti (\d+\.\d+\.\d+\S*)",
@@ -43,10 +43,10 @@ def version_problems(root: Path, installed: Callable[[str], str] = metadata.vers
     if (found := installed(NAME)) != version:
         yield f"the environment has {NAME} {found} and pyproject.toml has {version}: run make setup"
     for name, pattern in MENTIONS.items():
-        found = re.findall(pattern, (root / name).read_text("utf-8"))
-        if not found:
+        mentions = re.findall(pattern, (root / name).read_text("utf-8"))
+        if not mentions:
             yield f"{name}: names no version: write {version}, or change MENTIONS in tools/release_check.py"
-        for mentioned in found:
+        for mentioned in mentions:
             if mentioned != version:
                 yield f"{name}: names version {mentioned} and pyproject.toml has {version}: write {version}"
 

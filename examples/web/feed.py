@@ -43,8 +43,9 @@ async def stream_readings(request: web.Request) -> web.StreamResponse:
     # If the client disconnects, aiohttp cancels this coroutine or a write fails, and `async with` closes the reader.
     async with AsyncReader(URL, topics=[TOPIC], start=start, follow=True, columns=["offset", "value"]) as reader:
         async for record in reader.records():
-            # Each line of a record needs the field name. A lone carriage return also ends a line of the stream.
-            text = "\ndata: ".join((record.value or b"").decode(errors="replace").splitlines())
+            # Each line of a record needs the field name. `bytes.splitlines` splits where a stream of events has line ends: at a
+            # carriage return too, and at no other character.
+            text = "\ndata: ".join(line.decode(errors="replace") for line in (record.value or b"").splitlines())
             await response.write(f"id: {record.offset}\ndata: {text}\n\n".encode())
     return response
 

@@ -172,9 +172,11 @@ def test_links_of_pages_lead_somewhere() -> None:
 
 def test_changelog_begins_with_this_version_or_unreleased_changes() -> None:
     version = tomllib.loads(read("pyproject.toml"))["project"]["version"]
-    first = re.search(r"^## (\S+)(?: - \d{4}-\d\d-\d\d)?$", read("CHANGELOG.md"), flags=re.MULTILINE)
+    first = re.search(r"^## (.+)$", read("CHANGELOG.md"), flags=re.MULTILINE)
     assert first
-    assert first[1] in (version, "Unreleased")
+    heading = re.fullmatch(r"(\S+)(?: - \d{4}-\d\d-\d\d)?", first[1])
+    assert heading, first[1]
+    assert heading[1] in (version, "Unreleased")
 
 
 def test_ci_runs_check_and_test() -> None:

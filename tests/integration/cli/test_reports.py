@@ -44,7 +44,7 @@ def test_admin_pages_answer_in_parallel(running: DevGroup) -> None:
 
 def test_topics_with_counts_offsets_and_times(running: DevGroup) -> None:
     done = tutti("topics", "--json", url=running.url)
-    a, b = sorted(done.json, key=lambda topic: str(topic["name"]))[:2]
+    a, b = sorted(done.json, key=lambda topic: str(topic["name"]))
     assert (a["name"], a["records"], a["last_offset"] - a["first_offset"], b["records"]) == ("a", 3, 2, 1)
     assert a["bytes"] > 0
     assert a["first_time"] <= a["last_time"] < datetime.now(UTC).isoformat()

@@ -92,7 +92,7 @@ def test_a_number_with_a_unit_is_that_many_units(number: int, unit: str) -> None
     assert parse_quantity(f"{number}{unit}", SIZE_UNITS) == number * SIZE_UNITS[unit]
 
 
-@given(st.text())
+@given(st.one_of(st.text(), st.from_regex(r"[ +-]?\d{0,3}(ms|s|m|h|d)?\s?", fullmatch=True)))
 def test_a_text_is_a_number_of_units_or_rejected(text: str) -> None:
     number = parse_quantity(text, TIME_UNITS)
     endings = [unit for unit in TIME_UNITS if text.endswith(unit) and text.removesuffix(unit).isdecimal()]

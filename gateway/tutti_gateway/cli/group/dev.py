@@ -7,6 +7,7 @@ from pathlib import Path
 
 import click
 
+from tutti.common.gateway_url import DEFAULT_ADDRESS
 from tutti_gateway.cli.common.interrupts import ImportGuard
 from tutti_gateway.cli.common.options import NumberRange
 from tutti_gateway.cli.common.output import note
@@ -19,7 +20,7 @@ GATEWAYS_MAX = 7  # more gateways on one machine would only compete for its disk
 @click.option(
     "--port",
     type=click.IntRange(1, 65_532),
-    default=7400,
+    default=int(DEFAULT_ADDRESS.rpartition(":")[2]),
     show_default=True,
     help="Base port of the first gateway; each further gateway uses a port higher by 10.",
 )

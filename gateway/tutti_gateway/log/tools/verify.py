@@ -113,8 +113,8 @@ def verify(path: str | os.PathLike[str], progress: Callable[[int, int], None] | 
         newest = stored.segment if stored is not None and not frontier.live else 0
         report = Verified(reader.log, reader.name, frontier, max(durable, frontier.position), newest)
         _Check(reader.path, firsts, report, progress).run()
-        if frontier.live and not report.damage and (found := _pending_damage(reader)) is not None:
-            report.damage.append(found)
+        if frontier.live and not report.damage and (pending := _pending_damage(reader)) is not None:
+            report.damage.append(pending)
     found = lane_of_path(reader.path)
     if found is not None:
         report.log, report.lane = _log_of(found[0]), found[1].text

@@ -132,8 +132,8 @@ def test_clients_of_asyncio(registry: CollectorRegistry) -> None:
             assert found["tutti_client_producer_records_acknowledged_total", "p"] == 1
             assert found["tutti_client_reader_records_read_total", "r"] == r.stats().records_read == 5
             assert (p.closed, r.closed) == (False, False)
-            assert "p" in repr(p)
-            assert "r" in repr(r)
+            assert "'p'" in repr(p)
+            assert "'r'" in repr(r)
         assert (p.closed, r.closed) == (True, True)
 
     with FakeGateway() as producing, ReadableGateway(records=5) as reading:
