@@ -20,6 +20,7 @@ from tutti.toml.units import parse_quantity, units_of
 
 AStruct = TypeVar("AStruct", bound=Struct)
 _MISSING = 1 << 30  # sorts after every line
+_BARE_QUANTITY = re.compile(r"=\s*(\d+ ?[A-Za-z]+)\s*(#|$)")  # a number with a unit that lacks its quotes
 
 
 def load_struct(path: str | Path, kind: type[AStruct]) -> AStruct:
@@ -61,10 +62,16 @@ def parse_tree(text: str) -> tuple[dict[str, Any], list[Mistake]]:
     except TooDeep as error:
         return {}, [Mistake("", error.line, "has a key of too many parts", "no key has more than a table's name and its own")]
     except tomllib.TOMLDecodeError as error:
-        line = re.search(r"line (\d+)", str(error))
+        found = re.search(r"line (\d+)", str(error))
+        line = int(found[1]) if found else text.count("\n") + 1
         what = f"is not TOML ({re.sub(r' [(]at .*', '', str(error)).lower()})"
-        do = 'write `key = value`, text in "quotes", tables as [name]'
-        return {}, [Mistake("", int(line[1]) if line else text.count("\n") + 1, what, do)]
+        quantity = _BARE_QUANTITY.search(text.split("\n")[line - 1])
+        do = (
+            f'write a number with a unit in quotes: "{quantity[1].replace(" ", "")}"'
+            if quantity
+            else 'write `key = value`, text in "quotes", tables as [name]'
+        )
+        return {}, [Mistake("", line, what, do)]
     except RecursionError:
         return {}, [Mistake("", None, "nests arrays or tables too deeply to be read", "no key takes more than a list or a table")]
     except ValueError as error:  # an integer of thousands of digits

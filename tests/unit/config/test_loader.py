@@ -418,6 +418,14 @@ def test_all_mistakes_are_reported_in_the_order_of_the_lines() -> None:
 def test_the_error_of_invalid_toml_names_the_line() -> None:
     [said] = mistakes_of(GOOD + "[log\n")
     assert said.startswith("f.toml:4: is not TOML (")
+    assert said.endswith(': write `key = value`, text in "quotes", tables as [name]')
+
+
+@pytest.mark.parametrize("value", ["128MB", "128 MB", "128MB  # large"])
+def test_a_number_with_a_unit_needs_quotes(value: str) -> None:
+    [said] = mistakes_of(GOOD + f"[log]\nsegment_bytes = {value}\n")
+    assert said.startswith("f.toml:5: is not TOML (")
+    assert said.endswith(': write a number with a unit in quotes: "128MB"')
 
 
 @pytest.mark.parametrize("depth", [50, 500, 900, 5_000, 50_000])
