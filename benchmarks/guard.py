@@ -211,6 +211,9 @@ def main() -> int:
     if arguments.record and (noisy := too_noisy(ratios)):
         print(f"not kept, as nothing could be told from it: {'; '.join(noisy)}. Record when the machine is quiet", file=sys.stderr)
         return 3
+    if arguments.record and foreign[0] > FOREIGN_MAX:
+        print(f"not kept, because others used {foreign[0]:.2f} of a processor. Record when the machine is quiet", file=sys.stderr)
+        return 3
     if arguments.record:
         kept = {"kind": "guard", **header("benchmarks.guard", foreign), "ratios": {name: _short(of) for name, of in ratios.items()}}
         RECORDED.write_text(json.dumps(kept, indent=1) + "\n")
