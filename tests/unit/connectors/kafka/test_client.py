@@ -10,11 +10,12 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from confluent_kafka import KafkaError
 
 from tutti.errors import Unavailable
 from tutti_connect.kafka import config as configs
 from tutti_connect.kafka import limits
-from tutti_connect.kafka.client import CLIENT_LOG, CONNECTION_FAILURES, ConnectionFailureFilter
+from tutti_connect.kafka.client import CLIENT_LOG, CONNECTION_FAILURES, ConnectionFailureFilter, with_cause
 from tutti_connect.kafka.errors import RetryTransaction
 from tutti_connect.kafka.gateway_clients import gateway_check
 from tutti_connect.kafka.sink.producer import KafkaWriter
@@ -94,6 +95,24 @@ def test_only_a_connection_that_failed_since_is_the_cause() -> None:
     assert cause.failure_since(at) == "[::1]:9092: Connect failed: refused"
     assert cause.failure_since(at + 1) == ""
     assert CONNECTION_FAILURES in CLIENT_LOG.filters
+
+
+@pytest.mark.parametrize(
+    ("code", "refused"),
+    [
+        (KafkaError._TIMED_OUT, True),
+        (KafkaError._ALL_BROKERS_DOWN, True),
+        (KafkaError._FATAL, False),
+        (KafkaError._STATE, False),
+        (KafkaError.TOPIC_AUTHORIZATION_FAILED, False),
+    ],
+)
+def test_a_failed_connection_is_the_cause_only_of_errors_that_it_can_cause(
+    monkeypatch: pytest.MonkeyPatch, code: int, refused: bool
+) -> None:
+    monkeypatch.setattr(CONNECTION_FAILURES, "failure_since", lambda since: "k:9092: refused")
+    said = with_cause(KafkaError(code, "its own words"), 0.0)
+    assert ("k:9092: refused" in said, "its own words" in said) == (refused, not refused)
 
 
 @pytest.mark.parametrize(
