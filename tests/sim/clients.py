@@ -24,7 +24,7 @@ from tutti.data.client_protocol import (
     TopicOpened,
 )
 from tutti.data.frames.frame import Frame, Kind
-from tutti_gateway.core.protocol.events import EpochAsked, OffsetsAsked, Submitted, TopicAsked
+from tutti_gateway.core.protocol.events import EpochAsked, OffsetsAsked, TopicAsked, submitted
 
 if TYPE_CHECKING:
     from tests.sim.world import World
@@ -126,7 +126,7 @@ class Producer(Connection):
                     batches.append([])
                 batches[-1].append(sequence)
         if batches:
-            self.say(Submitted(self.session, tuple([self._frame(batch) for batch in batches])))
+            self.say(submitted(self.session, tuple([self._frame(batch) for batch in batches])))
 
     def _frame(self, batch: list[int]) -> Frame:
         return Frame(

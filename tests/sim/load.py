@@ -11,7 +11,7 @@ from tests.sim.violation import Violation
 from tests.sim.world import World
 from tutti.data.client_protocol import Answer, Committed, Denied, Duplicate, EpochOpened, Expected, RefusedAnswer, TopicOpened
 from tutti.data.frames.frame import Frame, Kind
-from tutti_gateway.core.protocol.events import EpochAsked, Event, RosterAsked, Submitted, TopicAsked
+from tutti_gateway.core.protocol.events import EpochAsked, Event, RosterAsked, TopicAsked, submitted
 
 LAN_US, WAN_US = 200, 40_000  # one way
 CLIENT_US = 100  # between a producer and its gateway
@@ -181,7 +181,7 @@ class Producer:
 
     def _submit(self, sequences: list[int]) -> None:
         frames = tuple([self._frame(sequence) for sequence in sequences])
-        self._say(Submitted(self._session, frames))
+        self._say(submitted(self._session, frames))
 
     def _frame(self, sequence: int) -> Frame:
         body = self._token(sequence).encode()

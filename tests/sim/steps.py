@@ -29,9 +29,9 @@ from tutti_gateway.core.protocol.events import (
     Received,
     Recovered,
     Started,
-    Submitted,
     TimeAdvanced,
     TopicAsked,
+    submitted,
 )
 from tutti_gateway.core.protocol.messages import Forward
 from tutti_gateway.core.stack import Stack
@@ -110,7 +110,7 @@ class Members:
     def load(self, frames: int, run: int) -> None:
         """So many frames, in submits of `run`, one at a time; everything is decided at the end."""
         submits = [
-            Submitted(SESSION, tuple([_frame(sequence) for sequence in range(first, first + run)]))
+            submitted(SESSION, tuple([_frame(sequence) for sequence in range(first, first + run)]))
             for first in range(self._sequence + 1, self._sequence + frames + 1, run)
         ]
         self._sequence += len(submits) * run

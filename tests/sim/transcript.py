@@ -61,8 +61,8 @@ def line(what: Any, names: dict[int, str]) -> str:
             return f"< started at {recovered.state.position} {views} tail: {tail}; {recovered.damage or 'whole'}"
         case Received(sender, message):
             return f"< from {names.get(sender, sender)} {_view(message)}{_message(message)}"
-        case Submitted(session, frames):
-            return f"< submitted s{session} {frames_text(frames)}"
+        case Submitted(sessions, frames):
+            return f"< submitted {'/'.join(f's{session}' for session in dict.fromkeys(sessions))} {frames_text(frames)}"
         case Several(events):
             return "< at once: " + "; ".join(line(event, names)[2:] for event in events)
         case Persisted(token):

@@ -60,9 +60,9 @@ from tutti_gateway.core.protocol.events import (
     SessionClosed,
     SpaceChanged,
     StackConfig,
-    Submitted,
     TopicAsked,
     WriteFailed,
+    submitted,
 )
 from tutti_gateway.core.protocol.messages import Order
 
@@ -197,7 +197,7 @@ class Script:
         self._event(words[0], ForgetAsked(number_of(words[1]), number_of(words[2]), tuple(words[3:])))
 
     def submit(self, words: list[str]) -> None:
-        self._event(words[0], Submitted(number_of(words[1]), batches(words[2:])))
+        self._event(words[0], submitted(number_of(words[1]), batches(words[2:])))
 
     def close(self, words: list[str]) -> None:
         self._event(words[0], SessionClosed(number_of(words[1])))

@@ -21,7 +21,18 @@ from collections.abc import Iterable, Sequence
 
 import msgspec
 
-from tutti.data.frames.frame import HEADER_SIZE, SEQUENCED, Buffer, Frame, decode_header, padded, progress_length_at
+from tutti.data.frames.frame import (
+    HEADER_SIZE,
+    MAGIC,
+    SEQUENCED,
+    VERSION,
+    Buffer,
+    Frame,
+    Kind,
+    decode_header,
+    padded,
+    progress_length_at,
+)
 from tutti.errors import FormatError
 
 PROTOCOL = 1
@@ -31,7 +42,10 @@ INLINE_BYTES_MAX = 8192  # maximum size of a body in the first part; a larger bo
 OFFSET_UNKNOWN = -1  # offset in a receipt of a committed batch whose records were trimmed or have no consecutive offsets
 
 _SUBMIT = struct.Struct("<cBHI")
+_LONE_SUBMIT = struct.Struct("<cBHI4sBBHQQQQqqIIIHHIIIIII")  # the head of a submit message, and the header of its only frame
+_LONE_BATCH = INLINE, 1, MAGIC, VERSION, int(Kind.BATCH)
 _RECEIPTS = struct.Struct("<c3xI")
+_LONE_RECEIPT = struct.Struct("<c3xIQQqII")
 _RECEIPT = struct.Struct("<QQqII")
 
 
@@ -385,6 +399,60 @@ def _encode_lone(frame: Frame, form: bytes) -> list[Buffer]:
     return [b"".join((_SUBMIT.pack(form, INLINE, 1, 0), header, frame.progress, frame.body, bytes(-length & 7)))]
 
 
+def decode_lone_submit(data: Buffer) -> Frame | None:
+    """Decode a submit message of one small uncompressed batch in one part. Return None for any other message (`decode_submit`).
+
+    A client with one record in flight sends such messages. The body is copied, because a small copy is cheaper than a view.
+    """
+    if not isinstance(data, bytes) or len(data) < _LONE_SUBMIT.size:
+        return None
+    frame = Frame.__new__(Frame)
+    (
+        _,
+        mode,
+        count,
+        _,
+        magic,
+        version,
+        frame.kind,
+        frame.flags,
+        frame.view,
+        frame.position,
+        frame.producer,
+        frame.first_sequence,
+        frame.min_timestamp,
+        frame.max_timestamp,
+        frame.epoch,
+        frame.count,
+        frame.topic,
+        frame.origin,
+        progress_length,
+        frame.body_length,
+        frame.raw_length,
+        frame.body_crc,
+        zero,
+        zero_too,
+        frame.header_crc,
+    ) = _LONE_SUBMIT.unpack_from(data)
+    length = frame.body_length
+    if (
+        (mode, count, magic, version, frame.kind) != _LONE_BATCH
+        or frame.flags
+        or frame.view
+        or frame.position
+        or frame.origin
+        or progress_length
+        or zero
+        or zero_too
+        or length > INLINE_BYTES_MAX
+        or len(data) != _LONE_SUBMIT.size + ((length + 7) & ~7)
+    ):
+        return None
+    frame.header = frame.progress = b""
+    frame.body = data[_LONE_SUBMIT.size : _LONE_SUBMIT.size + length]
+    return frame
+
+
 def decode_submit(parts: Sequence[Buffer]) -> list[Frame]:
     """Decode the frames of a submit message (`S` or `U`). The bodies are views of the parts, and their content is not checked.
 
@@ -424,6 +492,9 @@ def decode_submit(parts: Sequence[Buffer]) -> list[Frame]:
 
 def encode_receipts(answers: Sequence[Committed]) -> bytes:
     """Encode a receipts message."""
+    if len(answers) == 1:
+        (one,) = answers
+        return _LONE_RECEIPT.pack(RECEIPTS, 1, one.producer, one.first_sequence, one.offset, one.epoch, one.count)
     pack = _RECEIPT.pack
     rows = [pack(a.producer, a.first_sequence, a.offset, a.epoch, a.count) for a in answers]
     return b"".join([_RECEIPTS.pack(RECEIPTS, len(rows)), *rows])

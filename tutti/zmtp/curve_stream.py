@@ -187,6 +187,11 @@ class CurveSendQueue(SendQueue):
         self._plaintext_bytes += message.size
         self.bytes += message.size
 
+    def send_first(self, data: bytes) -> None:
+        """Encrypt and send one message at once. The queue must be empty."""
+        self.append(EncodedMessage([data], len(data)))
+        self.send()
+
     def send(self) -> None:
         """Encrypt and send queued messages until the socket buffer is full.
 

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from tutti.zmtp.curve_stream import CurveReceiver
 
 _FLAGS = MORE | LONG | COMMAND
+_LONG_HEADER_BYTES = 1 + LENGTH.size  # the header of a part of more than 255 bytes
 _unpack_length = LENGTH.unpack_from
 ASSEMBLED_BYTES_MAX = 2 * limits.MESSAGE_BYTES_MAX  # a reader allocates no memory for a message above this size
 _UNLIMITED = 2**31
@@ -87,6 +88,7 @@ class FrameReader:
         """
         self._socket = connection
         self._scratch = scratch
+        self._scratch_window = scratch[:window]
         self._part_max = part_max
         self._may_buffer = may_buffer
         self._rest = rest
@@ -96,16 +98,43 @@ class FrameReader:
         self._skips_oversized = skips_oversized
         self._on_command = on_command
         self._tail_bytes = min(window, _TAIL_BYTES)
+        self._lone_bytes_max = min(window - 1, _LONG_HEADER_BYTES + part_max)
         self._after_large = False
         self._body: memoryview | None = None  # memory of the large part that is being assembled
         self._filled = self._flags = 0
         self._parts: list[Buffer] = []
         self._count = self._size = 0
         self._frames_max = _UNLIMITED
+        self._received_end = 0  # end of the bytes in `scratch` that `read_lone` has read and `read` must parse; 0 if there are none
         self._dropping = False  # True if the current message is dropped
         self._drop_bytes = 0  # number of bytes of the current part that are still to be dropped
         self.assembly_bytes = self.received_bytes = self.frames_read = 0
         self.buffer_full = False
+
+    def read_lone(self) -> bytes | None:
+        """Read once. Return the message if the read brings exactly one message of one part; else None, and `read` must follow.
+
+        A client with one record in flight sends such messages, and each takes a third of the calls of `read`.
+
+        Raises:
+            BlockingIOError: nothing is available.
+            OSError, ConnectionEnded: the connection is broken or closed.
+        """
+        # Bytes that an earlier read left over, and parts of an incomplete message, are for `read`.
+        if self._rest or self._body is not None or self._count or self._drop_bytes or self._after_large:
+            return None
+        scratch = self._scratch
+        count = self._socket.recv_into(self._scratch_window)
+        if not count:
+            raise ConnectionEnded
+        if (
+            scratch[0] == LONG
+            and _LONG_HEADER_BYTES <= count <= self._lone_bytes_max
+            and count == _LONG_HEADER_BYTES + _unpack_length(scratch, 1)[0]
+        ):
+            return bytes(scratch[_LONG_HEADER_BYTES:count])
+        self._received_end = count
+        return None
 
     def read(self, frames_max: int = _UNLIMITED) -> Iterator[Message]:
         """Read once, and yield the messages that are complete after this read.
@@ -142,6 +171,10 @@ class FrameReader:
 
     def _read(self) -> int:
         """Read into `scratch`, after the bytes that the last read left over. Return the offset of the end."""
+        if end := self._received_end:
+            self._received_end = 0
+            self.received_bytes, self.buffer_full = end, end == self._window
+            return end
         rest = self._rest
         kept = len(rest)
         if self._rest_unparsed:  # the last `read` stopped at its limit of frames, so parse its rest without a system call

@@ -38,6 +38,20 @@ class SendQueue:
         self._queue.append(message)
         self.bytes += message.size
 
+    def send_first(self, data: bytes) -> None:
+        """Send one message at once, and queue the bytes that the socket buffer does not take. The queue must be empty.
+
+        Raises:
+            OSError: the connection is broken.
+        """
+        try:
+            sent = self._socket.send(data)
+        except BlockingIOError:
+            sent = 0
+        if sent < len(data):
+            self._queue.append(EncodedMessage([data], len(data)))
+            self._sent_of_first, self.bytes = sent, len(data) - sent
+
     def send(self) -> None:
         """Send queued messages until the socket buffer is full.
 

@@ -11,7 +11,7 @@ import enum
 import select
 import socket
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from tutti import limits
@@ -62,7 +62,7 @@ class Server:
         clock_us: Callable[[], int],
         *,
         is_known: Callable[[bytes], bool] | None = None,
-        may_read: Callable[[bytes], bool] = lambda _: True,
+        may_read: Callable[[bytes], bool] | None = None,
         warn: Callable[[str], None] = lambda _: None,
         keys: KeyPair | None = None,
         accepts_key: Callable[[str, bytes], bool] | None = None,
@@ -75,7 +75,7 @@ class Server:
             clock_us: monotonic clock, us.
             is_known: returns True if large messages of this routing id may be buffered; by default all may.
             may_read: returns True if the connection of this routing id may be read; asked before each read, and again at each
-                heartbeat of a connection that may not be read.
+                heartbeat of a connection that may not be read; None if all connections may be read.
             warn: logs a message for the operator.
             keys: key pair of the server, with which clients may encrypt (CURVE); `peer_key` returns the keys of such clients.
             accepts_key: returns True to accept a client by host and public key (empty for a client that does not encrypt); only
@@ -116,6 +116,17 @@ class Server:
         return bool(self._ready)
 
     # Connections
+
+    def handle_events(self, events: Iterable[tuple[int, int]]) -> None:
+        """Handle events of the epoll of this server."""
+        connections, ready = self._connections, self._ready
+        for fd, mask in events:
+            connection = connections.get(fd)
+            if connection is None or connection.reader is None or connection.paused:
+                self.handle_event(fd, mask)
+            elif not connection.ready:
+                connection.ready = True
+                ready.append(connection)
 
     def handle_event(self, fd: int, mask: int) -> bool:
         """Handle an epoll event. Return False if the descriptor does not belong to this server."""
@@ -300,10 +311,24 @@ class Server:
             connection = ready.popleft()
             connection.ready = False
             reader = connection.reader
-            if reader is None or self._pause_if_over_limit(connection):
+            if reader is None:
+                continue
+            # Nothing is queued for most connections, and they may be read.
+            if (connection.queued_bytes or connection.paused or self._may_read is not None) and self._pause_if_over_limit(
+                connection
+            ):
                 continue
             connection.received_since_heartbeat = True
             try:
+                lone = reader.read_lone()
+                if lone is not None:
+                    if not connection.active:
+                        self._mark_active(connection)
+                    length = len(lone)
+                    size += length
+                    frames_left -= _FRAMES_A_MESSAGE  # the message and its read
+                    yield connection.routing, [lone], length
+                    continue
                 # Each waiting connection gets an equal share of the frames, but at least enough to justify a system call.
                 for parts, length in reader.read(min(frames_left, max(frames_left // (1 + len(ready)), _FRAMES_A_CONNECTION))):
                     if not connection.active:
@@ -329,7 +354,7 @@ class Server:
         The pause keeps a peer that does not read its answers from causing more answers. `_flush` resumes the connection, at the
         latest with the next heartbeat.
         """
-        held_back = not connection.broken and not self._may_read(connection.routing)
+        held_back = self._may_read is not None and not connection.broken and not self._may_read(connection.routing)
         connection.received_since_heartbeat |= held_back  # the unread messages show that the peer is alive
         connection.paused = held_back or connection.queued_bytes > self._limits.pause_above_bytes
         if connection.paused:
@@ -355,11 +380,21 @@ class Server:
         connection = self._by_routing.get(routing)
         if connection is None:
             return SendResult.DISCONNECTED
-        if len(connection.send_queue) >= self._limits.queued_max:
+        if connection.send_queue.bytes and len(connection.send_queue) >= self._limits.queued_max:
             return SendResult.FULL
         encoded = frame(data)
-        self._enqueue(connection, EncodedMessage([encoded], len(encoded)))
-        return SendResult.SENT if connection.reader is not None else SendResult.DISCONNECTED
+        if connection.reader is None or connection.awaits_writable or connection.broken:
+            self._enqueue(connection, EncodedMessage([encoded], len(encoded)))
+            return SendResult.SENT if connection.reader is not None else SendResult.DISCONNECTED
+        # Nothing is queued, as for most answers, so the kernel gets the message at once.
+        try:
+            connection.send_queue.send_first(encoded)
+        except OSError:
+            self._break(connection)
+        if connection.send_queue.bytes:
+            self._flush(connection)
+            self._limit_queued_bytes()
+        return SendResult.SENT
 
     def _enqueue(self, connection: Connection, message: EncodedMessage) -> None:
         if connection.broken:
@@ -369,6 +404,9 @@ class Server:
             self._flush(connection)
         else:
             self._account(connection)
+        self._limit_queued_bytes()
+
+    def _limit_queued_bytes(self) -> None:
         while self._queued_bytes > self._limits.queued_bytes_max:
             largest = max(self._connections.values(), key=lambda one: one.queued_bytes)
             self._warn(

@@ -20,6 +20,8 @@ from tutti.data.log_state import LogState
 from tutti.errors import InvariantViolated, invariant
 from tutti_gateway.core import limits
 
+_BATCH = int(Kind.BATCH)
+
 
 class CommitStage(enum.IntEnum):
     """Stage of two-phase commit that a position has reached at this member."""
@@ -43,9 +45,12 @@ class Barrier(NamedTuple):
     epoch: int
 
 
+FRAME_OVERHEAD_BYTES = 2 * HEADER_SIZE  # estimated memory of a frame without its body
+
+
 def weight(frame: Frame) -> int:
     """Return the estimated memory of a frame, with which the frame counts in the limits of a window."""
-    return frame.body_length + 2 * HEADER_SIZE
+    return frame.body_length + FRAME_OVERHEAD_BYTES
 
 
 class Window:
@@ -130,31 +135,37 @@ class Window:
         marks[stage] = to
 
     def extend(self, frames: Sequence[Frame], more: int = 0) -> None:
-        """Append the next frames of the log, each of which must continue the chain.
+        """Append the next frames of the log.
+
+        The caller has checked that each frame continues the chain after the one before, or has stamped the frame so. This method
+        checks the positions, and the chain of the first frame.
 
         `more` is added to the limit on undecided frames in this call, because a log of another member may exceed that limit.
 
         Raises:
             InvariantViolated: there would be too many undecided frames, or a frame does not continue the log.
         """
-        end, chain = self.end, self.chain
+        end = self.end
         # Undecided frames stay in memory, so their number is limited (lifecycle, L6).
         if len(self.frames) + len(frames) > common_limits.UNDECIDED_FRAMES_MAX + self._extra_frames + more:
             raise InvariantViolated(f"{len(self.frames)} frames are undecided, and {len(frames)} more would exceed the limit")
         view = self.runs[-1][0] if self.runs else 0
+        size = FRAME_OVERHEAD_BYTES * len(frames)
         for frame in frames:
             end += 1
+            if frame.position != end or (frame is frames[0] and not chained(frame, self.chain)):
+                raise InvariantViolated(f"{frame!r} does not continue the log at {end - 1}: its position or chain is wrong")
             if frame.view != view:
                 view = frame.view
                 self._begin_run(view, end)
-            if frame.position != end or not chained(frame, chain):
-                raise InvariantViolated(f"{frame!r} does not continue the log at {end - 1}: its position or chain is wrong")
-            chain = frame.header_crc
-            self.bytes += weight(frame)
-            if frame.kind != Kind.BATCH:
+            size += frame.body_length
+            if frame.kind != _BATCH:
                 self._track(frame)
         self.frames.extend(frames)
-        self.end, self.chain = end, chain
+        self.bytes += size
+        self.end = end
+        if frames:
+            self.chain = frames[-1].header_crc
         self._marks[CommitStage.APPENDED] = end
 
     def _track(self, frame: Frame) -> None:
@@ -245,10 +256,10 @@ class Window:
         void: frozenset[int] = frozenset()
         if self.barriers and self.barriers[0].abort <= up_to:
             void = self._void(up_to)
-        frames, apply = self.frames, self.state.apply
-        run = tuple([frames.popleft() for _ in range(up_to - self.frontier)])
-        offsets = tuple([apply(frame, frame.position in void) for frame in run])
-        self.bytes -= sum(map(weight, run))
+        frames, count = self.frames, up_to - self.frontier
+        run = tuple([frames.popleft() for _ in range(count)])
+        offsets = self.state.apply_run(run, void)
+        self.bytes -= sum([frame.body_length for frame in run]) + FRAME_OVERHEAD_BYTES * count
         if self.rosters and self.rosters[0].position <= up_to:
             self.rosters = [frame for frame in self.rosters if frame.position > up_to]
             self.roster_changes += 1

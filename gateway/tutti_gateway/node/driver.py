@@ -21,7 +21,7 @@ from structlog.typing import FilteringBoundLogger
 from tutti import limits as common_limits
 from tutti.data.client_protocol import SUBMIT_UNORDERED
 from tutti.data.frames.bodies import ForgetBody, decode_body
-from tutti.data.frames.frame import Kind
+from tutti.data.frames.frame import SEQUENCED, STAGED, Kind
 from tutti.data.view_id import view_text
 from tutti.errors import invariant
 from tutti_gateway.core import limits
@@ -84,6 +84,7 @@ from tutti_gateway.node.status.status_socket import ReadIndexRequest, StatusRequ
 if TYPE_CHECKING:  # only a gateway with tokens loads this module
     from tutti_gateway.node.clients.authorization import Authorizer
 
+_FORGET = int(Kind.FORGET)
 DriverInput = Event | LocatedDuplicates | StatusRequest | ReadIndexRequest
 
 
@@ -209,9 +210,10 @@ class Driver:
         A halted gateway drains its port even with too many undecided frames, so that its clients get refusals.
         """
         ordered, unordered = self._lookups
+        in_flight = self._in_flight
         return ordered.waiting + unordered.waiting < limits.LOOKUPS_MAX and (
             bool(self.halted)
-            or (self.undecided_bytes < self._undecided_bytes_max and self.undecided_frames < limits.BATCH_UNDECIDED_FRAMES_MAX)
+            or (in_flight.bytes < self._undecided_bytes_max and len(in_flight) < limits.BATCH_UNDECIDED_FRAMES_MAX)
         )
 
     def may_read(self, routing: bytes) -> bool:
@@ -223,7 +225,7 @@ class Driver:
     def wait_us(self) -> int:
         """Return the microseconds until the next timer, or until the next waiting batch is due, at most the poll interval."""
         # A due batch must not end the sleep while the port is not drained, because the loop would spin without progress.
-        due_us = self._quotas.next_us() if self.accepts_messages else None
+        due_us = self._quotas.next_us() if self._quotas.waiting and self.accepts_messages else None
         if due_us is None or (self._timer_us is not None and self._timer_us < due_us):
             due_us = self._timer_us
         if due_us is None:
@@ -278,17 +280,21 @@ class Driver:
         if inputs:
             self._step_each(events)
             self.flush()
+        stepped = bool(messages)
         if self._timer_us is not None and now.mono_us >= self._timer_us:
+            stepped = True
             self._timer_us = None  # cleared before the step, which may set the next timer
             self._step(TimeAdvanced())
         if messages:
             for event in self._request_handler.receive(messages, now.mono_us):
                 self._step(event)
-        if self.accepts_messages:
+        if self._quotas.waiting and self.accepts_messages:
+            stepped = True
             # Batches that waited for a quota obey the limits of undecided work too; otherwise they would bypass the back-pressure.
             for event in self._request_handler.pop_due(now.mono_us):
                 self._step(event)
-        self.flush()
+        if stepped:
+            self.flush()
 
     def sweep(self) -> None:
         """Close silent sessions, notify clients of changes, and pass the time to the stack. Called about once a second.
@@ -324,7 +330,7 @@ class Driver:
             self._execute(self._next.popleft())
 
     def _step_each(self, events: Sequence[Event]) -> None:
-        for event in group_events(events):
+        for event in group_events(events) if len(events) > 1 else events:
             self._step(event)
 
     def _execute(self, event: Event) -> None:
@@ -393,13 +399,13 @@ class Driver:
         return lambda action: self._disk_actions.append((put, action))
 
     def _reply(self, action: Reply) -> None:
-        # Only unordered batches need the session here, so replies of the ordered log save the lookup.
-        session = self.sessions.get(action.session) if len(self._unordered_in_flight) else None
-        if session is not None and session.form == SUBMIT_UNORDERED:
-            self._committed_unordered += self._unordered_in_flight.pop_answered(action.answers)
-        if not self._fences.waiting:  # only answers to fences need translation
+        # Only answers to unordered batches and to fences need more than this.
+        if not self._fences.waiting and not self._unordered_in_flight.arrived_us:
             self.replies.add(action.session, action.answers)
             return
+        session = self.sessions.get(action.session)
+        if session is not None and session.form == SUBMIT_UNORDERED:
+            self._committed_unordered += self._unordered_in_flight.pop_answered(action.answers)
         for answer in action.answers:
             translated = self._fences.translate(action.session, answer)
             if isinstance(translated, EpochAsked):
@@ -418,15 +424,18 @@ class Driver:
         # Publish the frontier before any receipt is sent, so that a client with the receipt of a record can read the record.
         self._frontier(last, run.next_offset)
         self._delivered.append(run)
-        counters = self.counters
+        counters, aborted = self.counters, run.aborted
+        batches = records = 0
         for frame in run.frames:
             # The counters include exactly the records that readers see.
-            if frame.visible and frame.position not in run.aborted:
-                counters.frames_committed += 1
-                counters.records_committed += frame.count
-            elif frame.kind == Kind.FORGET:
+            if frame.kind in SEQUENCED and not frame.flags & STAGED and not (aborted and frame.position in aborted):
+                batches += 1
+                records += frame.count
+            elif frame.kind == _FORGET:
                 # Producer numbers in lanes come from the ordered log (lanes, U22), so a FORGET there also applies to the lanes.
                 self._lanes.forget(decode_body(ForgetBody, frame.body).producers)
+        counters.frames_committed += batches
+        counters.records_committed += records
         committed, decided = self._in_flight.pop_decided(run.frames)
         self._committed_batches += committed
         self._decided += decided

@@ -21,7 +21,7 @@ from collections.abc import Sequence
 import msgspec
 
 from tutti import limits as common_limits
-from tutti.data.frames.frame import HEADER_SIZE, Buffer, Frame, decode_header, padded, progress_length_at
+from tutti.data.frames.frame import CRC_COPY_BELOW, HEADER_SIZE, Buffer, Frame, decode_header, padded, progress_length_at
 from tutti.errors import FormatError
 from tutti_gateway.core import limits
 from tutti_gateway.core.protocol.messages import Fetched, Forward, LaneFetched, LaneTail, Message, Order, Post, Repair
@@ -105,12 +105,14 @@ def encode(message: Message, *, single_part: bool = False) -> list[Buffer]:
     head = _ENCODER.encode(msgspec.structs.replace(message, frames=()))
     joined_max = common_limits.BODY_BYTES_MAX if single_part else limits.JOINED_BODY_BYTES_MAX
     # Both ends compare body lengths with one limit, so a single mode tells the receiver which bodies are separate parts.
-    mode = SEPARATE if any(frame.body_length > joined_max for frame in frames) else JOINED
+    mode = SEPARATE if max([frame.body_length for frame in frames]) > joined_max else JOINED
     first: list[Buffer] = [_PREFIX.pack(FRAMES, mode, len(frames), len(head)), head, _PADDING[-len(head) & 7]]
     bodies: list[Buffer] = []
     for frame in frames:
-        first.append(frame.packed_header())
-        if frame.body_length > joined_max:
+        first.append(frame.header or frame.packed_header())
+        if not frame.progress and not frame.body_length & 7 and frame.body_length <= joined_max:
+            first.append(frame.body)  # the most frequent case
+        elif frame.body_length > joined_max:
             first += (frame.progress, _PADDING[-len(frame.progress) & 7])
             bodies.append(frame.body)
         else:
@@ -160,14 +162,17 @@ def _frames(parts: Sequence[Buffer], offset: int, count: int, joined_max: int) -
         if length:
             frame.progress = bytes(view[offset : offset + length])
             offset += padded(length)
-        if frame.body_length > joined_max:
+        size = frame.body_length
+        if size > joined_max:
             separate += 1
             frame.body = memoryview(parts[separate]) if separate < len(parts) else b""  # the check below detects a missing part
         else:
-            frame.body = view[offset : offset + frame.body_length]
-            offset += padded(frame.body_length)
-        if len(frame.progress) != length or len(frame.body) != frame.body_length:
-            raise FormatError(f"the body of position {frame.position} has {len(frame.body)} bytes, not {frame.body_length}")
+            # The CRC library takes bytes, so a copy of a small body is cheaper than a view.
+            body = view[offset : offset + size]
+            frame.body = bytes(body) if size < CRC_COPY_BELOW else body
+            offset += (size + 7) & ~7
+        if len(frame.progress) != length or len(frame.body) != size:
+            raise FormatError(f"the body of position {frame.position} has {len(frame.body)} bytes, not {size}")
         frames.append(frame)
     # Left-over bytes or parts belong to no frame, so the two ends disagree about the format.
     if offset != len(data) or separate != len(parts) - 1:

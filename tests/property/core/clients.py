@@ -20,7 +20,7 @@ from tutti.data.client_protocol import (
 )
 from tutti.data.frames.bodies import TxnBody, encode_body
 from tutti.data.frames.frame import STAGED, Frame, Kind
-from tutti_gateway.core.protocol.events import EpochAsked, SessionClosed, Submitted, TopicAsked
+from tutti_gateway.core.protocol.events import EpochAsked, SessionClosed, TopicAsked, submitted
 
 TOPIC = 1
 
@@ -114,7 +114,7 @@ class Client:
                 batches[-1].append(sequence)
         frames = tuple(self._frame(batch) for place, batch in enumerate(batches) if place != leave_out)
         if frames:
-            self.group.step(self.member, Submitted(self.session, frames))
+            self.group.step(self.member, submitted(self.session, frames))
 
     def _frame(self, batch: list[int]) -> Frame:
         body = ",".join(self.unanswered[sequence] for sequence in batch).encode()

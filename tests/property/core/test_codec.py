@@ -86,7 +86,7 @@ all_events = st.one_of(
         ids,
         st.builds(events.Recovered, ids, scalars, states, runs, st.none(), st.lists(lanes, max_size=2).map(tuple)),
     ),
-    st.builds(events.Submitted, u32, runs),
+    runs.flatmap(lambda run: st.builds(events.Submitted, st.tuples(*[u32] * len(run)), st.just(run))),
     st.builds(events.SubmittedUnordered, u32, runs),
     st.builds(events.EpochAsked, u32, u32, names, ids, u32),
     st.builds(events.TopicAsked, u32, u32, names),
@@ -155,7 +155,7 @@ def test_a_recorded_run_keeps_only_length_and_checksum_result_of_a_batch(frame: 
     if not whole:
         frame.body_crc ^= 1
         frame.header = b""
-    data = codec.encode_lean_event(events.Submitted(1, (frame,)))
+    data = codec.encode_lean_event(events.submitted(1, (frame,)))
     event = codec.decode_lean_event(data)
     assert isinstance(event, events.Submitted)
     again = event.frames[0]

@@ -41,7 +41,7 @@ from tutti_gateway.core import limits
 from tutti_gateway.core.order.received_table import ProducerLine
 from tutti_gateway.core.protocol import messages
 from tutti_gateway.core.protocol.actions import Action, Dropped, Persist
-from tutti_gateway.core.protocol.events import EpochAsked, Received, StackConfig, Submitted, TopicAsked
+from tutti_gateway.core.protocol.events import EpochAsked, Received, StackConfig, TopicAsked, submitted
 from tutti_gateway.core.protocol.messages import Message
 from tutti_gateway.core.range_map import RangeMap
 from tutti_gateway.core.view.peers import Peer
@@ -127,7 +127,7 @@ class Trio:
         gateway = next(one for one in reversed(self.up) if one.name != self.wiped)
         self.world.step(gateway, EpochAsked(2, 1000, "p", bytes(16), 1))
         frame = Frame(Kind.BATCH, b"body", producer=1, epoch=1, first_sequence=self.topics, count=1, topic=1)
-        self.world.step(gateway, Submitted(2, (frame,)))
+        self.world.step(gateway, submitted(2, (frame,)))
 
     def decides(self) -> bool:
         """Return whether every running voter learns of a new decision within a while."""
@@ -431,7 +431,7 @@ def test_the_growth_check_covers_the_tables() -> None:
     layers.order.received.lines[7] = ProducerLine(7, "p", b"", 1, 0, b"")
     layers.order.receiver._buffered[9] = Frame(Kind.TICK, b"")
     layers.peers._peers[9] = Peer(9, "g9", "g9:1")
-    gaps: RangeMap[None] = layers.order.receiver._gaps
+    gaps: RangeMap[None] = layers.order.receiver.gaps
     gaps.put(50, 60, None)
     assert size(layers) >= before + 4
 

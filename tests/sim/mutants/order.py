@@ -105,8 +105,8 @@ ORDER = (
             Edit(
                 ForwardTable,
                 "submit",
-                "    for frame in frames:\n",
-                "    for frame in frames:\n"
+                "    for session, frame in zip(event.sessions, event.frames, strict=True):\n",
+                "    for session, frame in zip(event.sessions, event.frames, strict=True):\n"
                 "        early = self._received.line(frame.producer)\n"
                 "        if early and early.epoch == frame.epoch and frame.last_sequence <= early.sequence:\n"
                 "            self._outbox.answers(session).append(\n"
@@ -231,6 +231,7 @@ ORDER = (
         [
             Edit(Receiver, "_counts", "view_state.current(view) and sender == view_state.coordinator and sender", "sender"),
             Edit(Receiver, "_accept", "if frame.view != view:", "if False:"),
+            Edit(Receiver, "_append_in_sequence", "or frame.view != view", "or False"),
         ],
         LATE,
     ),
@@ -242,8 +243,8 @@ ORDER = (
             Edit(
                 ForwardTable,
                 "submit",
-                "    for frame in frames:\n",
-                "    for frame in frames:\n"
+                "    for session, frame in zip(event.sessions, event.frames, strict=True):\n",
+                "    for session, frame in zip(event.sessions, event.frames, strict=True):\n"
                 "        early = self._received.line(frame.producer)\n"
                 "        if early and early.epoch > frame.epoch:\n"
                 "            fence = FencedAnswer(frame.producer, early.epoch, frame.first_sequence)\n"
@@ -261,8 +262,8 @@ ORDER = (
             Edit(
                 ForwardTable,
                 "submit",
-                "    for frame in frames:\n",
-                "    for frame in frames:\n"
+                "    for session, frame in zip(event.sessions, event.frames, strict=True):\n",
+                "    for session, frame in zip(event.sessions, event.frames, strict=True):\n"
                 "        if frame.producer in producers and self._received.line(frame.producer) is None:\n"
                 "            fence = FencedAnswer(frame.producer, frame.epoch + 1, frame.first_sequence)\n"
                 "            self._outbox.answers(session).append(fence)\n"

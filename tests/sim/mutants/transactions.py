@@ -71,7 +71,7 @@ TRANSACTIONS = (
         "staged-answered-by-offset",
         "3",
         "a stager is told the position of its batch",
-        [Edit(Ordering, "decided", "frame.position if frame.staged else offset", "offset")],
+        [Edit(Ordering, "decided", "frame.position if frame.flags & STAGED else offset", "offset")],
         STAGED,
         quick=True,
     ),

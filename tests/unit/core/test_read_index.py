@@ -25,8 +25,8 @@ from tutti_gateway.core.protocol.events import (
     ReadIndexAsked,
     Received,
     SessionClosed,
-    Submitted,
     TimeAdvanced,
+    submitted,
 )
 from tutti_gateway.core.protocol.messages import Confirm, Heartbeat, Probe
 
@@ -73,7 +73,7 @@ def asking() -> tuple[Group, Member]:
 def test_a_group_of_one_confirms_its_decided_frontier_at_once() -> None:
     group, member = opened()
     assert confirmed(group.step(member, ReadIndexAsked(1))) == [(1, True)]
-    group.step(member, Submitted(1, batches(1, 1)))
+    group.step(member, submitted(1, batches(1, 1)))
     assert confirmed(group.step(member, ReadIndexAsked(2))) == []
     assert confirmed(group.step(member, Persisted(member.persists[-1].token))) == [(2, True)]
 
@@ -105,7 +105,7 @@ def lagging() -> tuple[Group, Member]:
     """Records 20 to 24 are decided at the coordinator, and the second member has them and has not heard of the decision."""
     group = introduced(three_with_records())
     first, second, _ = group.members.values()
-    group.step(first, Submitted(1, batches(21, 5)))
+    group.step(first, submitted(1, batches(21, 5)))
     while group.network or any(member.persists for member in group.members.values()):
         while group.network:
             group.deliver()

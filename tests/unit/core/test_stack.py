@@ -15,7 +15,7 @@ from tutti.data.log_state import LogState
 from tutti.errors import InvariantViolated
 from tutti_gateway.core import limits
 from tutti_gateway.core.protocol.actions import Deliver, Dropped, Halt, Peers, Persist, Reply, SetTimer, Suspect
-from tutti_gateway.core.protocol.events import EpochAsked, Now, Persisted, Received, Submitted, TimeAdvanced, TopicAsked
+from tutti_gateway.core.protocol.events import EpochAsked, Now, Persisted, Received, TimeAdvanced, TopicAsked, submitted
 from tutti_gateway.core.protocol.messages import Asking, AskTopic, Confirm, Forward, Message, No, Order, Vote
 from tutti_gateway.core.stack import Stack
 from tutti_gateway.core.view.phases import Phase
@@ -186,7 +186,7 @@ def test_a_damaged_batch_is_not_ordered_and_comes_again() -> None:
     group.step(member, EpochAsked(1, 1, "p", incarnation("p"), 1))
     group.step(member, TopicAsked(1, 2, "t"))
     group.settle()
-    group.step(member, Submitted(1, batches(1, 3, b"a body")))
+    group.step(member, submitted(1, batches(1, 3, b"a body")))
     sender, to, data = group.network.pop()
     assert data.count(b"a body") == 3
     group.hand_over(sender, to, data.replace(b"a body", b"nobody", 1))
@@ -248,6 +248,6 @@ def test_only_the_coordinator_orders() -> None:
 
 def test_a_reply_never_comes_with_the_persist_it_waits_for() -> None:
     group, member = opened()
-    actions = group.step(member, Submitted(1, batches(1, 1)))
+    actions = group.step(member, submitted(1, batches(1, 1)))
     assert any(isinstance(action, Persist) for action in actions)
     assert not any(isinstance(action, Reply | Deliver) for action in actions)

@@ -13,7 +13,7 @@ from tutti.data.frames.frame import Frame, Kind
 from tutti.errors import InvariantViolated
 from tutti_gateway.core import limits
 from tutti_gateway.core.protocol.actions import Persist, Send
-from tutti_gateway.core.protocol.events import EpochAsked, ForgetAsked, OffsetsAsked, Submitted, TopicAsked
+from tutti_gateway.core.protocol.events import EpochAsked, ForgetAsked, OffsetsAsked, TopicAsked, submitted
 from tutti_gateway.core.protocol.messages import Order
 
 
@@ -21,7 +21,7 @@ def test_bodies_pass_through_by_reference() -> None:
     group, member = opened()
     body = memoryview(bytearray(b"x" * 100))
     frames = batches(1, 3, body)
-    actions = group.step(member, Submitted(1, frames))
+    actions = group.step(member, submitted(1, frames))
     persist = next(action for action in actions if isinstance(action, Persist))
     assert all(one is other for one, other in zip(persist.frames, frames, strict=True))
     group.persisted(member)
@@ -32,14 +32,14 @@ def test_bodies_pass_through_by_reference() -> None:
 def test_over_the_forward_table_batches_are_refused_for_now(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "FORWARDED_FRAMES_MAX", 5)
     group, member = opened()
-    group.step(member, Submitted(1, batches(1, 7)))
+    group.step(member, submitted(1, batches(1, 7)))
     refused = answers(member, RefusedAnswer)
     assert [(one.first_sequence, one.code, one.retry) for one in refused if isinstance(one, RefusedAnswer)] == [
         (6, "busy", True),
         (7, "busy", True),
     ]
     group.settle()
-    group.step(member, Submitted(1, batches(6, 2)))
+    group.step(member, submitted(1, batches(6, 2)))
     group.settle()
     assert len(answers(member, Committed)) == 7
 
@@ -47,7 +47,7 @@ def test_over_the_forward_table_batches_are_refused_for_now(monkeypatch: pytest.
 def test_the_window_of_undecided_frames_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "BATCH_UNDECIDED_FRAMES_MAX", 4)
     group, member = opened()
-    group.step(member, Submitted(1, batches(1, 10)))
+    group.step(member, submitted(1, batches(1, 10)))
     assert len(member.stack.layers.context.window.frames) == 4
     group.settle()
     assert len(answers(member, Committed)) == 10
@@ -56,11 +56,11 @@ def test_the_window_of_undecided_frames_is_bounded(monkeypatch: pytest.MonkeyPat
 def test_a_drain_waits_for_capacity_however_little_may_be_undecided() -> None:
     group, member = opened(undecided_bytes_max=limits.UNDECIDED_BYTES_CONFIG_MIN)
     window, body = member.stack.layers.context.window, bytes(common_limits.BODY_BYTES_MAX)
-    group.step(member, Submitted(1, batches(1, 1, body)))
+    group.step(member, submitted(1, batches(1, 1, body)))
     assert window.full
     drained = (limits.DRAIN_BYTES_MAX + common_limits.MESSAGE_BYTES_MAX) // len(body) + 1
-    group.step(member, Submitted(1, batches(2, drained, body)))
-    group.step(member, Submitted(1, batches(2 + drained, 1)))
+    group.step(member, submitted(1, batches(2, drained, body)))
+    group.step(member, submitted(1, batches(2 + drained, 1)))
     assert len(window.frames) == 1
     assert not answers(member, RefusedAnswer)
     group.settle()
@@ -84,7 +84,7 @@ def test_requests_and_ticks_wait_for_capacity_and_views_do_not(monkeypatch: pyte
     monkeypatch.setattr(limits, "REQUEST_UNDECIDED_FRAMES_MAX", 3)
     group, member = opened()
     window = member.stack.layers.context.window
-    group.step(member, Submitted(1, batches(1, 1)))
+    group.step(member, submitted(1, batches(1, 1)))
     for number in range(3):
         group.step(member, TopicAsked(1, 10 + number, f"more{number}"))
         group.step(member, OffsetsAsked(1, 20 + number, f"reader{number}", 0))
@@ -105,7 +105,7 @@ def test_requests_and_ticks_wait_for_capacity_and_views_do_not(monkeypatch: pyte
 def test_undecided_frames_never_exceed_the_range_of_the_abort_search(monkeypatch: pytest.MonkeyPatch) -> None:
     group, member = opened()
     monkeypatch.setattr(common_limits, "UNDECIDED_FRAMES_MAX", 3)
-    group.step(member, Submitted(1, batches(1, 3)))
+    group.step(member, submitted(1, batches(1, 3)))
     with pytest.raises(InvariantViolated, match="3 frames are undecided, and 1 more would exceed the limit"):
         member.stack.layers.order_frame(Kind.TICK, TickBody(1, 1))
 
@@ -114,9 +114,9 @@ def test_a_producer_that_waits_for_capacity_is_not_deleted() -> None:
     group, member = opened(undecided_bytes_max=100)
     group.step(member, EpochAsked(1, 3, "q", incarnation("q"), 1))
     group.settle()
-    group.step(member, Submitted(1, batches(1, 1)))
+    group.step(member, submitted(1, batches(1, 1)))
     later = Frame(Kind.BATCH, b"body", producer=2, epoch=1, first_sequence=1, count=1, topic=1)
-    group.step(member, Submitted(1, (later,)))
+    group.step(member, submitted(1, (later,)))
     assert len(member.stack.layers.context.window.frames) == 1, "there is no room for the second"
     group.step(member, ForgetAsked(1, 4, ("q",)))
     assert [(one.request, one.code, one.retry) for one in answers(member, Denied) if isinstance(one, Denied)] == [(4, "busy", True)]
@@ -151,7 +151,7 @@ def test_names_are_bounded_including_those_in_flight(what: str) -> None:
 def test_epochs_that_wait_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "WAITING_EPOCHS_MAX", 1)
     group, member = opened()
-    group.step(member, Submitted(1, batches(1, 1)))
+    group.step(member, submitted(1, batches(1, 1)))
     for number in (10, 11):
         group.step(member, EpochAsked(1, number, "p", incarnation(f"p{number}"), 2))
     assert [(one.request, one.code) for one in answers(member, Denied) if isinstance(one, Denied)] == [(11, "limit")]
@@ -184,7 +184,7 @@ def test_requests_after_a_denied_offset_commit_are_asked_again(monkeypatch: pyte
 def test_readers_that_commit_again_are_counted_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "READERS_MAX", 2)
     group, member = opened()
-    group.step(member, Submitted(1, batches(1, 2)))
+    group.step(member, submitted(1, batches(1, 2)))
     group.step(member, OffsetsAsked(1, 1, "a", 0))
     group.settle()
     group.step(member, OffsetsAsked(1, 2, "a", 1))
@@ -196,7 +196,7 @@ def test_readers_that_commit_again_are_counted_once(monkeypatch: pytest.MonkeyPa
 
 def test_a_repeated_offset_commit_undoes_nothing() -> None:
     group, member = opened()
-    group.step(member, Submitted(1, batches(1, 2)))
+    group.step(member, submitted(1, batches(1, 2)))
     group.settle()
     assert member.stack.decided.next_offset >= 2
     for request, offset in ((10, 1), (11, 2), (10, 1)):
@@ -210,7 +210,7 @@ def test_a_repeated_offset_commit_undoes_nothing() -> None:
 
 def test_a_reader_goes_back_only_on_request() -> None:
     group, member = opened()
-    group.step(member, Submitted(1, batches(1, 2)))
+    group.step(member, submitted(1, batches(1, 2)))
     group.settle()
     group.step(member, OffsetsAsked(1, 10, "reader", 2, False))
     group.step(member, OffsetsAsked(1, 11, "reader", 1, False))  # below what is on its way
@@ -247,6 +247,6 @@ def test_messages_are_split_at_the_transports_limit(monkeypatch: pytest.MonkeyPa
     group.step(member, EpochAsked(1, 1, "p", incarnation("p"), 1))
     group.step(member, TopicAsked(1, 2, "t"))
     group.settle()
-    actions = group.step(member, Submitted(1, batches(1, 5)))
+    actions = group.step(member, submitted(1, batches(1, 5)))
     orders = [action.message for action in actions if isinstance(action, Send) and isinstance(action.message, Order)]
     assert [len(order.frames) for order in orders] == [2, 2, 1]

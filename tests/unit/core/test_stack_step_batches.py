@@ -22,6 +22,7 @@ from tutti_gateway.core.protocol.events import (
     TimeAdvanced,
     TopicAsked,
     groupable,
+    submitted,
 )
 from tutti_gateway.core.protocol.messages import Confirm, Forward, Order, Propose, Vote
 
@@ -36,7 +37,7 @@ def clients(group: Group, member: Member) -> list[Submitted]:
     group.settle()
     opened = {answer.producer: session for session, answer in member.replies if isinstance(answer, EpochOpened)}
     return [
-        Submitted(session, (Frame(Kind.BATCH, b"body", producer=producer, epoch=1, first_sequence=1, count=1, topic=1),))
+        submitted(session, (Frame(Kind.BATCH, b"body", producer=producer, epoch=1, first_sequence=1, count=1, topic=1),))
         for producer, session in opened.items()
     ]
 
@@ -45,8 +46,8 @@ def clients(group: Group, member: Member) -> list[Submitted]:
 def test_batches_of_many_clients_are_one_message_to_each_and_one_write(through: str) -> None:
     group = three()
     member = group.members[through]
-    submitted = clients(group, member)
-    actions = group.step(member, Several(tuple(submitted)))
+    batches = clients(group, member)
+    actions = group.step(member, Several(tuple(batches)))
     sent = [action.message for action in actions if isinstance(action, Send)]
     written = [action for action in actions if isinstance(action, Persist)]
     if through == "g1":
@@ -57,7 +58,7 @@ def test_batches_of_many_clients_are_one_message_to_each_and_one_write(through: 
         assert not written
     group.settle()
     told = {session: answer for session, answer in member.replies if isinstance(answer, Committed)}
-    assert sorted(told) == sorted(one.session for one in submitted)
+    assert sorted(told) == sorted(one.sessions[0] for one in batches)
     assert sorted(answer.offset for answer in told.values()) == list(range(CLIENTS))
 
 
@@ -66,9 +67,9 @@ def test_one_step_equals_several_single_steps() -> None:
     for together in (True, False):
         group = three()
         member = group.members["g1"]
-        submitted = clients(group, member)
+        batches = clients(group, member)
         end = member.log[-1].position
-        events: list[Submitted | Received] = [*submitted, Received(2, Vote(VIEW, end)), Received(3, Vote(VIEW, end))]
+        events: list[Submitted | Received] = [*batches, Received(2, Vote(VIEW, end)), Received(3, Vote(VIEW, end))]
         if together:
             group.step(member, Several(tuple(events)))
         else:
@@ -84,8 +85,8 @@ def test_orders_that_came_at_once_are_one_write() -> None:
     group = three()
     leader, member = group.members["g1"], group.members["g2"]
     orders = []
-    for submitted in clients(group, leader):
-        actions = group.step(leader, submitted)
+    for event in clients(group, leader):
+        actions = group.step(leader, event)
         orders += [action.message for action in actions if isinstance(action, Send) and action.to == 2]
         group.network.clear()
     actions = group.step(member, Several(tuple(Received(1, order) for order in orders)))
@@ -100,9 +101,9 @@ def test_an_event_that_may_end_a_view_is_a_step_of_its_own(event: object) -> Non
     assert not groupable(event)
     group, member = opened()
     with pytest.raises(InvariantViolated, match=f"{type(event).__name__} must not be part of Several"):
-        group.step(member, Several((Submitted(1, batches(1, 1)), event)))  # type: ignore[arg-type]  # what is proven
+        group.step(member, Several((submitted(1, batches(1, 1)), event)))  # type: ignore[arg-type]  # what is proven
 
 
 def test_the_ordinary_course_is_that_of_a_batch() -> None:
-    events = [Submitted(1, ()), *(Received(2, message) for message in (Order(VIEW, ()), Vote(VIEW, 1), Confirm(VIEW, 1)))]
+    events = [submitted(1, ()), *(Received(2, message) for message in (Order(VIEW, ()), Vote(VIEW, 1), Confirm(VIEW, 1)))]
     assert all(map(groupable, events))

@@ -13,7 +13,7 @@ from tutti.data.frames.frame import Frame, Kind
 from tutti_gateway.core import limits
 from tutti_gateway.core.pending_window import Window
 from tutti_gateway.core.protocol import codec
-from tutti_gateway.core.protocol.events import EpochAsked, Received, Submitted, TopicAsked
+from tutti_gateway.core.protocol.events import EpochAsked, Received, TopicAsked, submitted
 from tutti_gateway.core.protocol.messages import Confirm, Order
 
 FRAMES = 64
@@ -57,7 +57,7 @@ def settle_without_confirm(group: Group) -> None:
 
 
 def send(group: Group, first: int, body: bytes = b"body") -> None:
-    group.step(group.members["g1"], Submitted(1, batches(first, BATCHES, body)))
+    group.step(group.members["g1"], submitted(1, batches(first, BATCHES, body)))
     settle_without_confirm(group)
 
 

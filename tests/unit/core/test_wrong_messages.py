@@ -29,7 +29,7 @@ from tutti.data.frames.frame import SEQUENCED, Frame, Kind
 from tutti_gateway.core import limits
 from tutti_gateway.core.outbox import Outbox
 from tutti_gateway.core.protocol.actions import Action, Dropped, Halt, Send
-from tutti_gateway.core.protocol.events import EpochAsked, Received, StackConfig, Submitted, TopicAsked
+from tutti_gateway.core.protocol.events import EpochAsked, Received, StackConfig, TopicAsked, submitted
 from tutti_gateway.core.protocol.messages import Asking, AskOffsets, Echo, Fetched, Forward, Heartbeat, Message, No, Order, Vote
 from tutti_gateway.core.view.view_state import ViewState
 
@@ -99,7 +99,7 @@ def test_a_frame_that_is_impossible_at_its_position_changes_nothing(kind: Kind, 
     assert len(told(group.step(member, Received(1, Order(VIEW, (frame,)))))) == 1
     after = (window.end, dict(received.lines), dict(received.forgotten), received.tick, received.next_topic, received.floor)
     assert after == before
-    group.step(group.members["g1"], Submitted(1, batches(1, 1)))
+    group.step(group.members["g1"], submitted(1, batches(1, 1)))
     group.settle()
     assert [member.stack.decided.next_offset for member in group.members.values()] == [1, 1, 1], "the right one is taken"
 
@@ -152,7 +152,7 @@ def test_a_position_that_cannot_exist_is_not_missed(position: int) -> None:
 def test_a_no_after_a_yes_aborts_nothing() -> None:
     group = ready()
     coordinator = group.members["g1"]
-    group.step(coordinator, Submitted(1, batches(1, 1)))
+    group.step(coordinator, submitted(1, batches(1, 1)))
     end = coordinator.stack.layers.context.window.end
     group.step(coordinator, Received(2, Vote(VIEW, end)))
     actions = group.step(coordinator, Received(2, No(VIEW, end, "no space")))

@@ -42,11 +42,11 @@ from tutti_gateway.core.protocol.events import (
     RosterAsked,
     RosterForced,
     SessionClosed,
-    Several,
     Submitted,
     TimeAdvanced,
     TopicAsked,
     WriteFailed,
+    submitted,
 )
 from tutti_gateway.core.protocol.messages import Confirm
 from tutti_gateway.node.clients.duplicate_lookup import LocatedDuplicates
@@ -108,14 +108,14 @@ def test_an_invalid_message_is_answered_and_harms_no_client(parts: list[bytes], 
     assert denied.code in ("malformed", "hello")
 
 
-def test_one_event_for_each_client_and_iteration_and_order_within_a_client_is_kept() -> None:
+def test_one_event_for_an_iteration_and_order_within_a_client_is_kept() -> None:
     bench = Bench()
     bench.hello(A)
     bench.hello(B)
     first, second, third, other = (batch_frame(sequence=sequence) for sequence in (1, 2, 3, 50))
     events = bench.say(submit(A, first), submit(B, other), submit(A, second), control(A, OpenTopic(1, "t")), submit(A, third))
-    together = Several((Submitted(2, (other,)), Submitted(1, (third,))))
-    assert events == [Submitted(1, (first, second)), TopicAsked(1, 1, "t"), together]
+    together = Submitted((1, 2, 1), (first, other, second))
+    assert events == [together, TopicAsked(1, 1, "t"), submitted(1, (third,))]
 
 
 def test_a_wrong_batch_is_refused_and_the_right_ones_continue() -> None:

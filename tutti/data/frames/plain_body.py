@@ -21,15 +21,15 @@ import numpy as np
 import pyarrow as pa
 
 from tutti.data.frames.arrow_ipc import body_sizes
-from tutti.data.frames.frame import Buffer, Frame, padded
+from tutti.data.frames.frame import CODEC_FLAGS, Buffer, Frame, padded
 from tutti.data.frames.schema import BATCH_SCHEMA, HEADERS, TIMESTAMP
 
 # The metadata contains these numbers: body length, rows, (offset, length) of 17 buffers, and (length, nulls) of 7 columns.
 _METADATA = struct.Struct("<40sq24sq8s34q8s14q")
-_NUMBERS = struct.Struct("<q")
-_ROWS_AT, _BUFFERS_AT, _NODES_AT = 72, 88, 368
-_KEY_DATA_AT, _VALUE_DATA_AT = _BUFFERS_AT + 2 * 16 + 8, _BUFFERS_AT + 5 * 16 + 8
-_KEY_NULLS_AT, _VALUE_NULLS_AT = _NODES_AT + 8, _NODES_AT + 16 + 8
+_METADATA_BYTES = _METADATA.size
+# In the metadata, at bytes 72, 128, 176, 376 and 392: rows, bytes of keys and of values, nulls of keys and of values.
+_NUMBERS = struct.Struct("<72xq48xq40xq192xq8xq")
+_LONE_OFFSETS, _LONE_TIME = struct.Struct("<ii"), struct.Struct("<q")
 _FEW = 32  # largest number of records for which plain Python is faster than numpy
 _NO_HEADERS_END = 16  # size with padding of the last two offset buffers, those of the (missing) header names and values
 _PADDING = tuple(bytes(n) for n in range(8))
@@ -52,12 +52,16 @@ class Layout(NamedTuple):
     """Positions (bytes) of the buffers in a plain body, and the numbers in its metadata.
 
     Attributes:
+        records: number of records.
         metadata: bytes of the metadata at the start of the body.
         key_size, value_size: total bytes of all keys, and of all values.
         key_nulls, value_nulls: number of null keys, and of null values.
         raw_length: total bytes of all buffers, without padding.
+        no_keys, no_headers: the zeros from `key_validity` to `key_data` of records without keys, and from `headers` to `end`; empty
+            for many records.
     """
 
+    records: int
     metadata: bytes
     key_size: int
     value_size: int
@@ -73,6 +77,11 @@ class Layout(NamedTuple):
     headers: int
     end: int
     raw_length: int
+    no_keys: bytes
+    no_headers: bytes
+
+
+_checked: dict[bytes, Layout] = {}  # layouts that `plain_layout` has found, by metadata
 
 
 @lru_cache(_LAYOUTS_KEPT)
@@ -103,9 +112,10 @@ def _layout(count: int, key_data: int, key_nulls: int, value_data: int, value_nu
     at = _METADATA.size
     raw_length = key_bits + value_bits + bits + key_data + value_data + 3 * offsets + 8 * count + 8
     return Layout(
-        *(metadata, key_data, value_data, key_nulls, value_nulls),
+        *(count, metadata, key_data, value_data, key_nulls, value_nulls),
         *(at, at + a, at + b, at + c, at + d, at + e, at + f, at + g, at + end),
         raw_length,
+        *((bytes(b), bytes(end - g)) if count <= _FEW else (b"", b"")),
     )
 
 
@@ -212,17 +222,24 @@ def plain_layout(body: Buffer, count: int) -> Layout | None:
 
     The content of the buffers is not checked.
     """
-    if len(body) < _METADATA.size:
+    metadata = bytes(body[:_METADATA_BYTES])
+    layout = _checked.get(metadata)
+    if layout is not None:
+        return layout if layout.records == count and layout.end == len(body) else None
+    if len(metadata) < _METADATA_BYTES:
         return None
-    number = _NUMBERS.unpack_from
-    (rows,), (key_data,), (value_data,) = number(body, _ROWS_AT), number(body, _KEY_DATA_AT), number(body, _VALUE_DATA_AT)
-    (key_nulls,), (value_nulls,) = number(body, _KEY_NULLS_AT), number(body, _VALUE_NULLS_AT)
+    rows, key_data, value_data, key_nulls, value_nulls = _NUMBERS.unpack_from(metadata)
     if not (0 < rows == count and 0 <= key_nulls <= count and 0 <= value_nulls <= count):
         return None
     if not (0 <= key_data <= _DATA_BYTES_MAX and 0 <= value_data <= _DATA_BYTES_MAX):
         return None
     layout = _layout(count, key_data, key_nulls, value_data, value_nulls)
-    return layout if len(body) == layout.end and body[: _METADATA.size] == layout.metadata else None
+    if len(body) != layout.end or metadata != layout.metadata:
+        return None
+    if len(_checked) >= _LAYOUTS_KEPT:
+        _checked.clear()
+    _checked[metadata] = layout
+    return layout
 
 
 def raw_length_of(body: Buffer, count: int) -> int:
@@ -238,30 +255,35 @@ def check_plain(frame: Frame) -> Layout | None:
     the header. If the function returns None, the body can still be valid, but only Arrow can check it.
     """
     body, count = frame.body, frame.count
-    layout = None if frame.codec else plain_layout(body, count)
+    layout = None if frame.flags & CODEC_FLAGS else plain_layout(body, count)
     if layout is None or layout.raw_length != frame.raw_length:
         return None
-    values = _ends(body, count, layout.value_offsets, layout.value_size)
-    if not values or not _bits(body, count, layout.value_validity, layout.value_offsets, layout.value_nulls):
+    if count == 1:  # the most frequent body
+        first, last = _LONE_OFFSETS.unpack_from(body, layout.value_offsets)
+        values = first == 0 <= last <= layout.value_size
+    else:
+        values = _ends(body, count, layout.value_offsets, layout.value_size)
+    if not values or (layout.value_nulls and not _bits(body, count, layout.value_validity, layout.value_nulls)):
         return None
-    if not layout.key_size and _zeros(body, layout.key_validity, layout.key_data):
+    if not layout.key_size and body[layout.key_validity : layout.key_data] == (
+        layout.no_keys or bytes(layout.key_data - layout.key_validity)
+    ):
         keys = layout.key_nulls in (0, count)
     else:
         keys = _ends(body, count, layout.key_offsets, layout.key_size)
-        keys = keys and _bits(body, count, layout.key_validity, layout.key_offsets, layout.key_nulls)
-    if not keys or not _zeros(body, layout.headers, layout.end):
+        keys = keys and (not layout.key_nulls or _bits(body, count, layout.key_validity, layout.key_nulls))
+    if not keys or body[layout.headers : layout.end] != (layout.no_headers or bytes(layout.end - layout.headers)):
         return None
-    if count <= _FEW:
+    if count == 1:
+        (low,) = _LONE_TIME.unpack_from(body, layout.times)
+        high = low
+    elif count <= _FEW:
         times = struct.unpack_from(f"<{count}q", body, layout.times)
         low, high = min(times), max(times)
     else:
         stamps = np.frombuffer(body, np.int64, count, layout.times)
         low, high = int(stamps.min()), int(stamps.max())
-    return layout if (low, high) == (frame.min_timestamp, frame.max_timestamp) else None
-
-
-def _zeros(body: Buffer, start: int, end: int) -> bool:
-    return bytes(body[start:end]) == bytes(end - start)
+    return layout if low == frame.min_timestamp and high == frame.max_timestamp else None
 
 
 def _ends(body: Buffer, count: int, start: int, size: int) -> bool:
@@ -273,9 +295,7 @@ def _ends(body: Buffer, count: int, start: int, size: int) -> bool:
     return bool(ends[0] == 0 and ends[-1] <= size and (ends[1:] >= ends[:-1]).all())
 
 
-def _bits(body: Buffer, count: int, start: int, end: int, nulls: int) -> bool:
-    """True if the null bitmap is absent or has exactly `nulls` zero bits."""
-    if start == end:
-        return True
+def _bits(body: Buffer, count: int, start: int, nulls: int) -> bool:
+    """True if the null bitmap at `start` has exactly `nulls` zero bits."""
     bits = int.from_bytes(body[start : start + (count + 7) // 8], "little") & ((1 << count) - 1)
     return count - bits.bit_count() == nulls

@@ -21,7 +21,8 @@ from tutti_gateway.core.context import Context
 from tutti_gateway.core.frame_runs import split_runs
 from tutti_gateway.core.order.batch_admission import ADMISSION, Admission, relation
 from tutti_gateway.core.order.received_table import ReceivedTable
-from tutti_gateway.core.pending_window import weight
+from tutti_gateway.core.pending_window import FRAME_OVERHEAD_BYTES, weight
+from tutti_gateway.core.protocol.events import Submitted
 from tutti_gateway.core.protocol.messages import Forward, Refuse, Resend
 
 
@@ -62,6 +63,7 @@ class ForwardTable:
     """Undecided batches of this gateway's clients, by producer and epoch.
 
     Attributes:
+        queues: the waiting batches of each producer and epoch.
         count: number of batches in the table.
         bytes: approximate memory of the batches in the table.
     """
@@ -73,7 +75,7 @@ class ForwardTable:
         self._resend_us = limits.RESEND_HEARTBEATS * context.config.heartbeat_us
         self._bytes_max = context.config.undecided_bytes_max + limits.FORWARDED_MORE_BYTES_MAX
         self._received = received
-        self._queues: dict[int, dict[int, Queue]] = {}
+        self.queues: dict[int, dict[int, Queue]] = {}
         self._unsent: list[Frame] = []  # batches that `submit` has added in this step and `flush` has not sent yet
         self.count = 0
         self.bytes = 0
@@ -84,46 +86,52 @@ class ForwardTable:
         return self.bytes >= self._bytes_max or self.count >= limits.FORWARDED_FRAMES_MAX
 
     def _all(self) -> Iterator[Queue]:
-        for queues in self._queues.values():
+        for queues in self.queues.values():
             yield from queues.values()
 
     # From the client
 
-    def submit(self, session: int, frames: tuple[Frame, ...]) -> None:
-        """Add a session's batches, which `flush` then forwards. The session gets an answer for each batch that is not added."""
-        state = self._window.state
+    def submit(self, event: Submitted) -> None:
+        """Add clients' batches, which `flush` then forwards. The session of each batch that is not added gets an answer."""
+        state, table = self._window.state, self.queues
         producers, topics = state.producers, state.topics
         now_us = self._outbox.now.mono_us
         unsent = self._unsent
         number = -1
         line: Producer | None = None
         queue: Queue | None = None
-        full = self.full
-        for frame in frames:
+        count, size = self.count, self.bytes
+        frames_max, bytes_max = limits.FORWARDED_FRAMES_MAX, self._bytes_max
+        for session, frame in zip(event.sessions, event.frames, strict=True):
             # Consecutive batches of one producer share one lookup, which keeps this loop fast.
             if frame.producer != number or queue is None or frame.epoch != queue.epoch:
                 number = frame.producer
                 line = producers.get(number)
-                queue = self._queue(number, frame.epoch)
+                queues = table.get(number)
+                queue = (queues.get(frame.epoch) if queues else None) or Queue(number, frame.epoch)
             if (
                 line is None
                 or line.closed
                 or frame.epoch != line.epoch
                 or frame.first_sequence + frame.count - 1 <= line.sequence
                 or frame.topic not in topics
-                or full
+                or size >= bytes_max
+                or count >= frames_max
             ):
-                self._reject(session, frame, line, full)
+                self.count, self.bytes = count, size
+                self._reject(session, frame, line, self.full)
                 continue
             queue.session = session
-            if queue.add(frame):
-                if len(queue.frames) == 1:
-                    self._queues.setdefault(number, {})[queue.epoch] = queue
-                    queue.sent_us = now_us
-                self.count += 1
-                self.bytes += weight(frame)
-                unsent.append(frame)
-                full = self.full
+            if not queue.frames:
+                queue.frames.append(frame)
+                table.setdefault(number, {})[queue.epoch] = queue
+                queue.sent_us = now_us
+            elif not queue.add(frame):
+                continue
+            count += 1
+            size += frame.body_length + FRAME_OVERHEAD_BYTES
+            unsent.append(frame)
+        self.count, self.bytes = count, size
 
     def flush(self) -> None:
         """Forward the batches that `submit` added in this step, in as few messages as possible."""
@@ -137,11 +145,6 @@ class ForwardTable:
         if self._view_state.primary:
             for chunk in split_runs(frames):
                 self._outbox.send(self._view_state.coordinator, Forward(self._view_state.view, chunk))
-
-    def _queue(self, producer: int, epoch: int) -> Queue:
-        queues = self._queues.get(producer)
-        queue = queues.get(epoch) if queues else None
-        return queue or Queue(producer, epoch)
 
     def _reject(self, session: int, frame: Frame, line: Producer | None, full: bool) -> None:
         """Answer a batch that is not forwarded. The decided log determines the answer."""
@@ -178,9 +181,10 @@ class ForwardTable:
         reason = f"producer {frame.producer} is unknown here: open it first"
         return _refused(frame, "producer", reason, retry=False)
 
-    def refuse(self, session: int, frames: tuple[Frame, ...], code: str, reason: str) -> None:
-        """Refuse a session's batches for a temporary reason. The client may send them again."""
-        self._outbox.answers(session).extend([_refused(frame, code, reason, retry=True) for frame in frames])
+    def refuse(self, event: Submitted, code: str, reason: str) -> None:
+        """Refuse clients' batches for a temporary reason. The clients may send them again."""
+        for session, frame in zip(event.sessions, event.frames, strict=True):
+            self._outbox.answers(session).append(_refused(frame, code, reason, retry=True))
 
     def session_closed(self, session: int) -> None:
         """Send no more answers to a session that has ended. The session's batches continue."""
@@ -192,7 +196,7 @@ class ForwardTable:
 
     def on_resend(self, message: Resend) -> None:
         """Send again the batches that the coordinator did not order, or ask the client to send them."""
-        queue = self._queues.get(message.producer, {}).get(message.epoch)
+        queue = self.queues.get(message.producer, {}).get(message.epoch)
         line = self._window.state.producers.get(message.producer)
         # If the outcome of the requested batches is already decided in this log, the RESEND has arrived late and is ignored.
         if queue is None or line is None or line.epoch != message.epoch or message.sequence <= line.sequence:
@@ -211,7 +215,7 @@ class ForwardTable:
 
     def on_refuse(self, message: Refuse) -> None:
         """Remove a batch that the coordinator refuses, and answer its client."""
-        queue = self._queues.get(message.producer, {}).get(message.epoch)
+        queue = self.queues.get(message.producer, {}).get(message.epoch)
         if queue is None:
             return
         frame = next((one for one in queue.frames if one.first_sequence == message.first_sequence), None)
@@ -231,7 +235,7 @@ class ForwardTable:
 
     def queue(self, producer: int, epoch: int) -> Queue | None:
         """Return the queue of a producer's epoch, None if no batch of that epoch waits."""
-        queues = self._queues.get(producer)
+        queues = self.queues.get(producer)
         return queues.get(epoch) if queues else None
 
     def committed(self, queue: Queue, frame: Frame, offset: int) -> None:
@@ -244,7 +248,7 @@ class ForwardTable:
                 break
             frames.popleft()
             self.count -= 1
-            self.bytes -= weight(head)
+            self.bytes -= head.body_length + FRAME_OVERHEAD_BYTES
             # Session 0 means that the session has ended, so no receipt is sent.
             if not queue.session:
                 continue
@@ -255,7 +259,10 @@ class ForwardTable:
             else:
                 answers.append(Duplicate(head.producer, head.epoch, head.first_sequence, head.count))
         if not frames:
-            self._remove_if_empty(queue)
+            queues = self.queues[queue.producer]
+            del queues[queue.epoch]
+            if not queues:
+                del self.queues[queue.producer]
 
     def aborted(self, producer: int, epoch: int, sequence: int, reason: str) -> None:
         """Answer the waiting batches of an epoch after its ABORT is decided. All records after `sequence` are void."""
@@ -276,7 +283,7 @@ class ForwardTable:
     def fenced(self, producer: int, epoch: int) -> None:
         """Answer all waiting batches of the producer's epochs below `epoch` with Fenced, because their outcome is unknown."""
         # The loop runs over a new list, because `_end` removes entries from the table.
-        for queue in [queue for queue in self._queues.get(producer, {}).values() if queue.epoch < epoch]:
+        for queue in [queue for queue in self.queues.get(producer, {}).values() if queue.epoch < epoch]:
             answers = self._outbox.answers(queue.session)
             answers.extend([FencedAnswer(producer, epoch, frame.first_sequence) for frame in queue.frames])
             self._end(queue)
@@ -295,7 +302,7 @@ class ForwardTable:
 
     def forgotten(self, producer: int) -> None:
         """Answer the waiting batches of a producer with Fenced, because a FORGET has removed the producer from the log."""
-        for queue in list(self._queues.get(producer, {}).values()):
+        for queue in list(self.queues.get(producer, {}).values()):
             above = self._window.state.floor + 1
             answers = self._outbox.answers(queue.session)
             answers.extend([FencedAnswer(producer, above, frame.first_sequence) for frame in queue.frames])
@@ -313,10 +320,10 @@ class ForwardTable:
 
     def _remove_if_empty(self, queue: Queue) -> None:
         if not queue.frames:
-            queues = self._queues[queue.producer]
+            queues = self.queues[queue.producer]
             del queues[queue.epoch]
             if not queues:
-                del self._queues[queue.producer]
+                del self.queues[queue.producer]
 
     def find(self, frame: Frame) -> Frame | None:
         """Return this gateway's copy of a batch whose header the coordinator echoed."""

@@ -18,6 +18,7 @@ class Housekeeping:
     """Orders TICK, TRIM and FORGET frames while this member coordinates a view that decides.
 
     Attributes:
+        seen_us: the last time at which a frame of a producer was decided, by producer number.
         deadline_us: time at which `on_timer` must be called next; None if neither a tick nor a FORGET waits.
     """
 
@@ -33,7 +34,7 @@ class Housekeeping:
         self._idle_check_us: int | None = None
         self.deadline_us: int | None = None
         self._since_us = 0
-        self._seen_us: dict[int, int] = {}
+        self.seen_us: dict[int, int] = {}
 
     def primary(self) -> None:
         """Start the timers when a view begins to decide. The idle times of all producers start at zero.
@@ -41,7 +42,7 @@ class Housekeeping:
         If the log has records after the last tick, order a tick at once.
         """
         now_us = self._outbox.now.mono_us
-        self._since_us, self._seen_us = now_us, {}
+        self._since_us, self.seen_us = now_us, {}
         self._idle_check_us = now_us + limits.IDLE_PRODUCER_CHECK_US
         self._tick_us = now_us if self._received.dirty else None
         self.on_timer()
@@ -59,7 +60,7 @@ class Housekeeping:
 
     def producer_seen(self, producer: int) -> None:
         """Reset the producer's idle time, because a frame of the producer was decided in the ordered log."""
-        self._seen_us[producer] = self._outbox.now.mono_us
+        self.seen_us[producer] = self._outbox.now.mono_us
 
     def lane_producer_seen(self, producer: int) -> None:
         """Reset the producer's idle time, because a frame of the producer was decided in a lane."""
@@ -68,7 +69,7 @@ class Housekeeping:
 
     def forgotten(self, producer: int) -> None:
         """Delete the idle time of a producer that a FORGET has removed."""
-        self._seen_us.pop(producer, None)
+        self.seen_us.pop(producer, None)
 
     @property
     def _active(self) -> bool:
@@ -106,7 +107,7 @@ class Housekeeping:
             if not is_nameless(producer.name) or number in self._received.forgotten or self._sequencer.busy(number):
                 continue
             patience = self._config.idle_producer_us * (limits.STAGED_IDLE_FACTOR if number in stages else 1)
-            if now_us - self._seen_us.get(number, self._since_us) >= patience:
+            if now_us - self.seen_us.get(number, self._since_us) >= patience:
                 idle.append(number)
                 if len(idle) == common_limits.DELETE_PRODUCERS_MAX:
                     break

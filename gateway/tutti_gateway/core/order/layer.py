@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from tutti.data.frames.bodies import AbortBody, ForgetBody, OffsetsBody, decode_body
-from tutti.data.frames.frame import SEQUENCED, Frame, Kind
+from tutti.data.frames.frame import SEQUENCED, STAGED, Frame, Kind
 from tutti.errors import FormatError, InvariantViolated, invariant
 from tutti_gateway.core.context import Context
 from tutti_gateway.core.order.client_requests import Confirm, Requests
@@ -18,6 +18,7 @@ from tutti_gateway.core.protocol.events import EpochAsked, ForgetAsked, OffsetsA
 from tutti_gateway.core.protocol.messages import Asking, Deny, Echo, Forward, Order, Refuse, Resend
 from tutti_gateway.core.view.view_state import NO_VIEW
 
+_BATCH = int(Kind.BATCH)
 Asked = EpochAsked | TopicAsked | OffsetsAsked | ForgetAsked
 
 
@@ -36,6 +37,7 @@ class Ordering:
 
     def __init__(self, context: Context, below: LowerLayer, confirm: Confirm, wall_us: Callable[[], int]) -> None:
         self.low = ""
+        self._outbox = context.outbox
         self._view_state = context.view_state
         self._window = context.window
         self.received = ReceivedTable(context.window.state)
@@ -48,17 +50,17 @@ class Ordering:
     # Clients
 
     def on_submitted(self, event: Submitted) -> None:
-        """Forward a client's batches to the coordinator, or refuse them if this gateway accepts no messages."""
+        """Forward clients' batches to the coordinator, or refuse them if this gateway accepts no messages."""
         self.submit(event)
         self.forward.flush()
 
     def submit(self, event: Submitted) -> None:
-        """Queue a client's batches. The next call of `forward.flush` sends the batches of all clients together."""
+        """Queue clients' batches. The next call of `forward.flush` sends the batches of all clients together."""
         closed = self._closed()
         if closed:
-            self.forward.refuse(event.session, event.frames, *closed)
+            self.forward.refuse(event, *closed)
         else:
-            self.forward.submit(event.session, event.frames)
+            self.forward.submit(event)
 
     def on_asked(self, event: Asked) -> None:
         """Pass a client's request to `requests`, or deny it if this gateway accepts no messages."""
@@ -139,34 +141,35 @@ class Ordering:
             if frame.producer != number or frame.epoch != epoch:
                 number, epoch = frame.producer, frame.epoch
                 line = lines.get(number)
-                queue = forward.queue(number, epoch)
+                queues = forward.queues.get(number)
+                queue = queues.get(epoch) if queues else None
             if line is None:
                 raise InvariantViolated(f"{frame!r} is decided, but its producer has no entry")
             line.undecided -= 1
             if not line.undecided:
                 resolved[number] = line
-            if frame.transactional:
+            if frame.kind != _BATCH or frame.flags & STAGED:
                 self.received.stage_decided(frame)
             # A staged batch has no offset yet, so its receipt contains the position, which the client's TXN repeats (order, O29).
             if queue is not None and queue.frames and frame.position not in void:
-                forward.committed(queue, frame, frame.position if frame.staged else offset)
+                forward.committed(queue, frame, frame.position if frame.flags & STAGED else offset)
         # Clients of aborted batches get answers after the whole run, because a later ABORT may void more batches of the epoch.
         for frame in aborts.values():
             self._aborted(frame)
+        sequencer, now_us = self.sequencer, self._outbox.now.mono_us
+        waiting = sequencer.waiting
         for line in resolved.values():
             if not line.undecided:
-                self._resolve(line)
+                self.housekeeping.seen_us[line.number] = now_us
+                lines.pop(line.number, None)
+                if waiting:
+                    sequencer.producer_resolved(line)
         self.sequencer.space_freed()
 
     def _aborted(self, frame: Frame) -> None:
         """Answer the waiting batches of an aborted epoch, after the last ABORT of that epoch in the run."""
         body = decode_body(AbortBody, frame.body)
         self.forward.aborted(frame.producer, frame.epoch, body.entry.sequence, body.reason)
-
-    def _resolve(self, line: ProducerLine) -> None:
-        self.housekeeping.producer_seen(line.number)
-        self.received.remove_resolved(line)
-        self.sequencer.producer_resolved(line)
 
     def _frame_decided(self, frame: Frame, resolved: dict[int, ProducerLine], aborts: dict[int, Frame]) -> None:
         """Answer the clients of a decided frame that is not a batch or TXN, and update the received-table."""

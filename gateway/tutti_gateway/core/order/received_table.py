@@ -185,18 +185,20 @@ class ReceivedTable:
         if frame.kind not in SEQUENCED:
             _APPLY[frame.kind](self, frame)
             return
-        line = self._known(frame)
+        line = (not self.forgotten and self.lines.get(frame.producer)) or self._known(frame)
         if (
             line.state is LineState.CLOSED
             or line.epoch != frame.epoch
             or line.sequence + 1 != frame.first_sequence
             or not frame.count
-            or not self.topic_known(frame.topic)
+            or not 0 < frame.topic < self.next_topic
         ):
             raise FormatError(f"{frame!r} does not follow epoch {line.epoch} ({line.state.value}), sequence {line.sequence}")
         if frame.kind == Kind.TXN:
             _follows(not (why := self.not_visible(frame)), f"{frame!r}: {why}")
-        line.on(LineInput.BATCH)
+        # In the state OPEN a batch changes nothing, so the table of transitions is only needed for the other states.
+        if line.state is not LineState.OPEN:
+            line.on(LineInput.BATCH)
         self.lines[line.number] = line
         line.extend(frame)
         if frame.transactional:
@@ -392,11 +394,6 @@ class ReceivedTable:
             self.forgotten[number] = None
         self.floor = max(self.floor, body.floor)
         self.names.apply(frame)
-
-    def remove_resolved(self, line: ProducerLine) -> None:
-        """Remove the producer's line from the table, if all its frames are decided."""
-        if not line.undecided:
-            self.lines.pop(line.number, None)
 
 
 _APPLY: dict[int, Callable[[ReceivedTable, Frame], None]] = {

@@ -16,7 +16,7 @@ from tutti_gateway.core.context import Context
 from tutti_gateway.core.frame_runs import payload_intact
 from tutti_gateway.core.order.forward_table import ForwardTable
 from tutti_gateway.core.order.received_table import ReceivedTable
-from tutti_gateway.core.pending_window import weight
+from tutti_gateway.core.pending_window import FRAME_OVERHEAD_BYTES, weight
 from tutti_gateway.core.protocol.messages import Echo, Order, Repair
 from tutti_gateway.core.range_map import Range, RangeMap
 
@@ -32,6 +32,7 @@ class Receiver:
     """Receives ORDER and ECHO messages of the view's coordinator, and repairs of every member.
 
     Attributes:
+        gaps: the missing positions: neither appended nor buffered, and at most `highest`.
         discarded: number of discarded frames. A frame is discarded if it is corrupt, invalid, of another view, above the limit,
             different from this member's copy, or does not continue the chain. The position of a discarded frame counts as missing.
         streamed: the highest position that the coordinator itself has sent or announced in this view.
@@ -51,7 +52,7 @@ class Receiver:
         undecided_bytes = max(context.config.undecided_bytes_max, limits.UNDECIDED_BYTES_CONFIG_MIN)
         # A coordinator with the same configuration never has more undecided bytes than this limit.
         self._window_bytes_max = undecided_bytes + limits.BUFFERED_MORE_BYTES_MAX
-        self._gaps: RangeMap[None] = RangeMap()  # missing positions: neither appended nor buffered, and at most `highest`
+        self.gaps: RangeMap[None] = RangeMap()
         self.discarded = 0
         self.streamed = self.highest = 0
         self._invalid = ""  # reason why the last invalid frame was rejected, until it is reported; otherwise empty
@@ -59,7 +60,7 @@ class Receiver:
     def installed(self) -> None:
         """Delete the buffered frames and gaps of the previous view, because the new view assigns these positions again."""
         self._buffered, self._buffered_bytes = {}, 0
-        self._gaps.clear()
+        self.gaps.clear()
         self.streamed = self.highest = 0
 
     def on_order(self, sender: int, message: Order) -> None:
@@ -89,7 +90,10 @@ class Receiver:
 
     def _accept(self, sender: int, message: Order | Repair) -> None:
         view = self._view_state.view
-        for frame in message.frames:
+        frames = message.frames
+        if frames and not self._buffered and frames[0].position == self._window.end + 1:
+            frames = frames[self._append_in_sequence(frames) :]
+        for frame in frames:
             # A frame of another view may be from a truncated log, and this view may have a different frame at that position.
             if frame.view != view:
                 self.discarded += 1
@@ -99,6 +103,39 @@ class Receiver:
                 self._missed(frame.position)
         self._drain()
         self._report_invalid(sender, message)
+
+    def _append_in_sequence(self, frames: Sequence[Frame]) -> int:
+        """Append the frames of a message up to the first frame that needs `_buffer` or `_drain`. Return their number.
+
+        In a group without loss, all frames of all messages arrive so.
+        """
+        view, window, apply = self._view_state.view, self._window, self._received.apply
+        end, chain = window.end, window.chain
+        free_frames, free_bytes = self._window_space()
+        appended = 0
+        try:
+            for frame in frames:
+                if (
+                    frame.position != end + 1
+                    or frame.view != view
+                    or free_bytes <= 0
+                    or appended >= free_frames
+                    or not payload_intact(frame)
+                    or not chained(frame, chain)
+                ):
+                    break
+                apply(frame)
+                end, chain = end + 1, frame.header_crc
+                free_bytes -= frame.body_length + FRAME_OVERHEAD_BYTES
+                appended += 1
+        except FormatError:
+            pass  # `_drain` finds the same fault, and counts the frame as missing
+        if appended:
+            if self.gaps:
+                self.gaps.remove(window.end + 1, end)
+            self.highest = max(self.highest, end)
+            self._below.append(frames[:appended])
+        return appended
 
     def on_echo(self, sender: int, message: Echo) -> None:
         """Handle headers of ordered batches from this member, and take the bodies from the forward-table."""
@@ -138,7 +175,7 @@ class Receiver:
             self._missed(position)
             return
         if position <= self.highest:
-            self._gaps.remove(position, position)
+            self.gaps.remove(position, position)
         else:  # the log has no gaps, so a frame at a position proves that frames at all earlier positions exist (repair, R1)
             self._announce(position - 1)
             self.highest = position
@@ -166,7 +203,7 @@ class Receiver:
         """Advance `highest` to `end`, and count the positions between them as missing."""
         known = max(self.highest, self._window.end)
         if end > known and self._is_plausible(end):
-            self._gaps.put(known + 1, end, None)
+            self.gaps.put(known + 1, end, None)
             self.highest = end
 
     def decided(self) -> None:
@@ -201,13 +238,13 @@ class Receiver:
             free_bytes -= size
             # A frame that does not continue the chain may be from a truncated log, so it counts as missing and is requested again.
             if not chained(frame, chain):
-                self._gaps.put(end + 1, end + 1, None)
+                self.gaps.put(end + 1, end + 1, None)
                 self.discarded += 1
                 break
             try:
                 self._received.apply(frame)
             except FormatError as error:
-                self._gaps.put(end + 1, end + 1, None)
+                self.gaps.put(end + 1, end + 1, None)
                 self.discarded += 1
                 self._invalid = str(error)
                 break
@@ -230,6 +267,6 @@ class Receiver:
     def missing(self) -> list[Range]:
         """Return the lowest ranges of missing positions that repair must request."""
         # If the window of a view that decides is full, this member could not append the frames, so it requests none.
-        if not self._gaps or (self._view_state.primary and min(self._window_space()) <= 0):
+        if not self.gaps or (self._view_state.primary and min(self._window_space()) <= 0):
             return []
-        return [(first, last) for first, last, _ in self._gaps.lowest(limits.REPAIR_RANGES_MAX)]
+        return [(first, last) for first, last, _ in self.gaps.lowest(limits.REPAIR_RANGES_MAX)]

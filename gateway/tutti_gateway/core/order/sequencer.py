@@ -12,16 +12,18 @@ import msgspec
 
 from tutti import limits as common_limits
 from tutti.data.frames.bodies import AbortBody, EpochBody, ForgetBody, OffsetsBody, TopicBody, encode_body
-from tutti.data.frames.frame import SEQUENCED, Frame, Kind
+from tutti.data.frames.frame import SEQUENCED, STAGED, Frame, Kind
 from tutti.errors import FormatError, invariant
 from tutti_gateway.core import limits
 from tutti_gateway.core.context import Context
 from tutti_gateway.core.frame_runs import payload_intact, split_runs
 from tutti_gateway.core.order.batch_admission import VERDICT, Verdict, relation, seen
 from tutti_gateway.core.order.received_table import LineState, ProducerLine, ReceivedTable
-from tutti_gateway.core.pending_window import weight
+from tutti_gateway.core.pending_window import FRAME_OVERHEAD_BYTES
 from tutti_gateway.core.protocol.message_checks import batch
 from tutti_gateway.core.protocol.messages import Ask, AskEpoch, AskForget, AskOffsets, AskTopic, Deny, Echo, Order, Refuse, Resend
+
+_BATCH = int(Kind.BATCH)
 
 
 class LowerLayer(Protocol):
@@ -64,7 +66,8 @@ class Sequencer:
 
     def on_forward(self, origin: int, frames: tuple[Frame, ...]) -> None:
         """Order the forwarded batches that are next in sequence, and handle the other batches by the table `VERDICT`."""
-        window, received = self._window, self._received
+        window, received, epochs = self._window, self._received, self._epochs
+        lines, forgotten = received.lines, received.forgotten
         # A member with a low disk votes NO to each batch, which costs an ABORT, so no batch is ordered (atomic, A9).
         if self._below.low:
             self._no_space(origin, frames, self._below.low)
@@ -82,7 +85,7 @@ class Sequencer:
             # Consecutive batches of one producer share one lookup, which keeps this loop fast.
             if frame.producer != number:
                 number = frame.producer
-                line, awaited = received.line(number), number in self._epochs
+                line, awaited = (not forgotten and lines.get(number)) or received.line(number), number in epochs
             if (
                 line is None
                 or awaited
@@ -94,11 +97,11 @@ class Sequencer:
             ):
                 self._judge(origin, frame, line)
                 continue
-            transactional = frame.transactional
+            transactional = frame.kind != _BATCH or frame.flags & STAGED
             if transactional and not self._may_stage(origin, frame, line):
                 continue
             if not line.undecided:  # the table contains only lines with undecided frames, so this line is added now
-                received.lines[number] = line
+                lines[number] = line
             end += 1
             frame.origin = origin
             frame.stamp(view, end, chain)
@@ -106,11 +109,10 @@ class Sequencer:
             line.extend(frame)
             if transactional:
                 received.stage(frame)
-            else:
-                received.dirty = True
-            free_bytes -= weight(frame)
+            free_bytes -= frame.body_length + FRAME_OVERHEAD_BYTES
             ordered.append(frame)
         if ordered:
+            received.dirty = received.dirty or any(not frame.staged for frame in ordered)
             self._below.append(ordered)
             self._ordered += ordered
 
@@ -341,6 +343,11 @@ class Sequencer:
         self.order_frame(Kind.FORGET, body, origin=origin)
 
     # What is decided
+
+    @property
+    def waiting(self) -> bool:
+        """True if `producer_resolved` may have something to do: requests for epochs or rejected batches wait."""
+        return bool(self._epochs or self._to_resend)
 
     def producer_resolved(self, line: ProducerLine) -> None:
         """After a producer's last undecided frame is decided, order its waiting epoch, or request its rejected batches again."""

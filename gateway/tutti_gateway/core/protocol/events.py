@@ -140,10 +140,19 @@ class Started(msgspec.Struct, frozen=True, tag="Started"):
 
 
 class Submitted(msgspec.Struct, frozen=True, tag="Submitted"):
-    """A client submits batches, in the order in which it sent them. The batches are validated and have no positions yet."""
+    """Clients submit batches, each client in the order in which it sent them. The batches are valid and have no positions yet.
 
-    session: int
+    `sessions` contains, for each frame, the session that sent the frame.
+    """
+
+    sessions: tuple[int, ...]
     frames: tuple[Frame, ...]
+
+
+def submitted(session: int, frames: Iterable[Frame]) -> Submitted:
+    """Return the event for batches of one session."""
+    frames = tuple(frames)
+    return Submitted((session,) * len(frames), frames)
 
 
 class SubmittedUnordered(msgspec.Struct, frozen=True, tag="SubmittedUnordered"):

@@ -76,6 +76,8 @@ class Repair:
 
     def end_of_step(self) -> None:
         """At the end of a step, start a wait for each newly missing frame, and end the waits for frames that have arrived."""
+        if not self._receiver.gaps and self.requester.deadline_us is None:
+            return  # nothing is missing, and nothing was
         view_state = self._view_state
         if view_state.others and view_state.current(view_state.view):
             self.requester.update()

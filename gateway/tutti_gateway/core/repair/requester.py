@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sized
 from typing import NamedTuple, Protocol
 
 from tutti_gateway.core import limits
@@ -14,6 +15,10 @@ from tutti_gateway.core.repair.token_bucket import Bucket
 
 class Receiving(Protocol):
     """The part of the receiver of ordered frames that repair uses. The receiver knows the missing positions."""
+
+    @property
+    def gaps(self) -> Sized:
+        """The missing positions."""
 
     @property
     def streamed(self) -> int:

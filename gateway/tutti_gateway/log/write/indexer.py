@@ -7,8 +7,8 @@ from collections.abc import Collection, Sequence
 
 import numpy as np
 
-from tutti.data.frames.bodies import TickBody
-from tutti.data.frames.frame import HEADER_DTYPE, HEADER_SIZE, Frame, Kind
+from tutti.data.frames.bodies import TickBody, decode_body
+from tutti.data.frames.frame import HEADER_DTYPE, HEADER_SIZE, SEQUENCED, STAGED, Frame, Kind
 from tutti.data.log_state import LogState
 from tutti.errors import InvariantViolated
 from tutti.log.files.disk_space import DiskSpace
@@ -114,24 +114,33 @@ class Indexer:
         self._snapshot_if_due()
 
     def _index(self, segment: Segment, frames: Sequence[Frame], offsets: Sequence[int], aborted: Collection[int]) -> None:
-        state = self.state
-        rows = []
-        newest = LONG_AGO
+        state, before = self.state, self.state.tick
         file_positions = segment.pop_file_positions(len(frames))
         many = len(frames) >= _MANY
-        before, ticks = state.tick, []
-        for at, (frame, offset) in enumerate(zip(frames, offsets, strict=True)):
-            void = frame.position in aborted
-            found = state.apply(frame, void)
-            # The protocol core and the log count records independently, so different offsets reveal a bug in one of the two.
-            if found != offset:
-                raise InvariantViolated(f"{frame!r} was decided at offset {offset}, but the log computes offset {found} for it")
-            if not many:
-                rows.append(encode_row(frame, file_positions[at], offset, (state.tick, state.tick_time), void))
-            elif frame.kind == _TICK:
-                ticks.append((at, TickBody(state.tick, state.tick_time)))
-            if frame.max_timestamp > newest and not void and frame.visible:
-                newest = frame.max_timestamp
+        rows: list[bytes] = []
+        ticks: list[tuple[int, TickBody]] = []
+        if many:
+            found = state.apply_run(frames, aborted)
+            ticks = [(at, decode_body(TickBody, frame.body)) for at, frame in enumerate(frames) if frame.kind == _TICK]
+        else:
+            computed = []
+            for frame, offset, file_position in zip(frames, offsets, file_positions, strict=True):
+                void = frame.position in aborted
+                computed.append(state.apply(frame, void))
+                rows.append(encode_row(frame, file_position, offset, (state.tick, state.tick_time), void))
+            found = tuple(computed)
+        # The protocol core and the log count records independently, so different offsets reveal a bug in one of the two.
+        if found != tuple(offsets):
+            frame, offset, wrong = next(one for one in zip(frames, offsets, found, strict=True) if one[1] != one[2])
+            raise InvariantViolated(f"{frame!r} was decided at offset {offset}, but the log computes offset {wrong} for it")
+        newest = max(
+            [
+                frame.max_timestamp
+                for frame in frames
+                if frame.kind in SEQUENCED and not frame.flags & STAGED and frame.position not in aborted
+            ],
+            default=LONG_AGO,
+        )
         self._view = frames[-1].view
         data = _rows_of(frames, file_positions, ticks, aborted, offsets[0], before) if many else b"".join(rows)
         # Keep the rows for a retry after `DiskFull`: `state` has passed these frames, so their rows cannot be computed again.

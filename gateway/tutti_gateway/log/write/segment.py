@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import google_crc32c
 
 from tutti.data.frames.bodies import RosterBody, decode_body
-from tutti.data.frames.frame import CRC_AT, HEADER_SIZE, TERMINATOR, Buffer, Frame, Kind
+from tutti.data.frames.frame import CRC_AT, HEADER_SIZE, TERMINATOR, Buffer, Frame, Kind, sizes_of
 from tutti.errors import InvariantViolated, invariant
 from tutti.log.files.layout import FRAMES_AT, LOG, PREPARED, SegmentHeader, index_path, read_header, segment_path
 from tutti.log.files.options import LogOptions
@@ -98,12 +98,14 @@ class Segment:
         file_position, limit, extend = self.file_position, self.size - HEADER_SIZE, google_crc32c.extend
         parts: list[Buffer] = []
         file_positions = array("Q")
-        for frame in frames:
-            after = file_position + frame.size
+        # The next start would discard frames after a broken chain, so a wrong chain raises an error before the write. The protocol
+        # stack has checked the chain within the frames, and this method checks where the frames meet the end of the log.
+        chained = not frames or extend(chain, frames[0].header[:CRC_AT]) == frames[0].header_crc
+        for frame, size in zip(frames, sizes_of(frames), strict=True):
+            after = file_position + size
             if after > limit:
                 break
-            # The next start would discard frames after a broken chain, so a wrong chain raises an error before the write.
-            if frame.position != position + 1 or extend(chain, frame.header[:CRC_AT]) != frame.header_crc:
+            if frame.position != position + 1 or not chained:
                 raise InvariantViolated(
                     f"{frame!r} does not follow the end of the log at position {position}, chain value {chain:#010x}"
                 )

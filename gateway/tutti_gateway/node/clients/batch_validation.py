@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
+import google_crc32c
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
@@ -85,6 +86,19 @@ class BatchValidator:
         # A false stated size must not use up the budget: a batch above `RAW_BYTES_MAX` is refused before decompression.
         self._decompressed[session] = spent + min(size, common_limits.RAW_BYTES_MAX)
         return True
+
+
+def lone_valid(frame: Frame) -> bool:
+    """True if an uncompressed batch from `decode_lone_submit` is valid and plain. If False, `BatchValidator` finds the reason."""
+    count = frame.count
+    if (
+        not 1 <= frame.first_sequence <= SEQUENCE_MAX - count
+        or not TIME_US_MIN <= frame.min_timestamp <= frame.max_timestamp <= TIME_US_MAX
+        or google_crc32c.extend(0, frame.body) != frame.body_crc
+    ):
+        return False
+    # A layout exists only for at least one record. The body is small, so no record in it exceeds the limit of a record.
+    return check_plain(frame) is not None
 
 
 def check_header(frame: Frame) -> None:

@@ -111,34 +111,32 @@ class PendingFences:
     """The fences that wait for the stack to open their epoch.
 
     A fence opens a new epoch of a producer under an instance id that no client has, so no client can continue in that epoch.
+
+    Attributes:
+        waiting: the producer's name and the number of tries of each fence, by session and request.
     """
 
     def __init__(self, entropy: bytes) -> None:
         """Create an empty list of fences; `entropy` is 16 random bytes, the instance id of every fence."""
         self._instance = entropy
-        self._waiting: dict[tuple[int, int], tuple[str, int]] = {}
-
-    @property
-    def waiting(self) -> bool:
-        """True if any fence waits."""
-        return bool(self._waiting)
+        self.waiting: dict[tuple[int, int], tuple[str, int]] = {}
 
     def begin(self, session: int, request: int, name: str, epoch: int) -> EpochAsked:
         """Return the event that fences a producer whose current epoch is `epoch`."""
-        self._waiting[session, request] = name, 1
+        self.waiting[session, request] = name, 1
         # The group rejects batches of all epochs below the new one, which belongs to no client.
         return EpochAsked(session, request, name, self._instance, epoch + 1)
 
     def forget(self, session: int) -> None:
         """Delete the fences of a session that has ended."""
-        for key in [key for key in self._waiting if key[0] == session]:
-            del self._waiting[key]
+        for key in [key for key in self.waiting if key[0] == session]:
+            del self.waiting[key]
 
     def translate(self, session: int, answer: Answer) -> Answer | EpochAsked:
         """Return the answer for the client, or an event that repeats the fence if a client has opened another epoch."""
         if not isinstance(answer, EpochOpened | EpochFenced | Denied):
             return answer
-        waited = self._waiting.pop((session, answer.request), None)
+        waited = self.waiting.pop((session, answer.request), None)
         if waited is None or isinstance(answer, Denied):
             return answer
         if isinstance(answer, EpochOpened):
@@ -148,7 +146,7 @@ class PendingFences:
         if tries >= limits.FENCE_TRIES_MAX:
             reason = f"producer {name!r} opened new epochs during all {tries} attempts to fence it; try again"
             return Denied(answer.request, "busy", reason, retry=True)
-        self._waiting[session, answer.request] = name, tries + 1
+        self.waiting[session, answer.request] = name, tries + 1
         return EpochAsked(session, answer.request, name, self._instance, answer.epoch + 1)
 
 

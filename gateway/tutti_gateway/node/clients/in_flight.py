@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 
 from tutti.data.client_protocol import Answer, Committed, Duplicate
-from tutti.data.frames.frame import Frame, Kind
+from tutti.data.frames.frame import Frame, Kind, sizes_of
 from tutti_gateway.core import limits
 
 ArrivalTimes = list[tuple[int, int]]  # pairs (start time of a latency measurement in us, number of frames that started then)
@@ -47,7 +47,7 @@ class OrderedInFlight:
 
     def add(self, frames: Sequence[Frame]) -> None:
         """Add the next frames of the log, which this gateway writes now or found at the start."""
-        sizes = [frame.size for frame in frames]
+        sizes = sizes_of(frames)
         self._sizes.extend(sizes)
         self.bytes += sum(sizes)
 
@@ -86,8 +86,8 @@ class OrderedInFlight:
 
     def pop_decided(self, frames: Sequence[Frame]) -> tuple[ArrivalTimes, ArrivalTimes]:
         """Remove the next frames, because they are decided. Return their arrival times and the times of this gateway's votes."""
-        for _ in frames:
-            self.bytes -= self._sizes.popleft()
+        popleft = self._sizes.popleft
+        self.bytes -= sum([popleft() for _ in frames])
         self.decided = last = frames[-1].position
         committed, voted = [], []
         while self._flights and self._flights[0].last <= last:
@@ -99,22 +99,22 @@ class OrderedInFlight:
 
 
 class UnorderedInFlight:
-    """The arrival time of the first copy of each unordered batch whose client waits for an answer."""
+    """The arrival time of the first copy of each unordered batch whose client waits for an answer.
+
+    Attributes:
+        arrived_us: the time (us), by producer, epoch and first sequence.
+    """
 
     def __init__(self) -> None:
         """Begin without batches."""
-        self._arrived_us: dict[tuple[int, int, int], int] = {}  # producer, epoch, first sequence -> us
-
-    def __len__(self) -> int:
-        """Return the number of batches."""
-        return len(self._arrived_us)
+        self.arrived_us: dict[tuple[int, int, int], int] = {}
 
     def track(self, frames: Iterable[Frame], now_us: int) -> None:
         """Store the arrival time of batches for the lane.
 
         A refused batch keeps its entry, because its client may send it again. Above the limit the oldest entries are dropped.
         """
-        since = self._arrived_us
+        since = self.arrived_us
         for frame in frames:
             since.setdefault((frame.producer, frame.epoch, frame.first_sequence), now_us)
         while len(since) > limits.LANE_FRAMES_MAX:
@@ -125,7 +125,7 @@ class UnorderedInFlight:
         committed = []
         for answer in answers:
             if isinstance(answer, Committed | Duplicate):
-                arrived_us = self._arrived_us.pop((answer.producer, answer.epoch, answer.first_sequence), None)
+                arrived_us = self.arrived_us.pop((answer.producer, answer.epoch, answer.first_sequence), None)
                 if arrived_us is not None and isinstance(answer, Committed):
                     committed.append((arrived_us, 1))
         return committed

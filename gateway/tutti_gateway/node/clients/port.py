@@ -74,7 +74,7 @@ class ClientPort:
         port: int,
         keys: KeyPair | None = None,
         is_known: Callable[[bytes], bool] | None = None,
-        may_read: Callable[[bytes], bool] = lambda _: True,
+        may_read: Callable[[bytes], bool] | None = None,
     ) -> None:
         """Listen on an address.
 
@@ -83,7 +83,7 @@ class ClientPort:
             port: number of the port; 0 selects a free port.
             keys: key pair of this gateway, with which clients may encrypt; None for a port without encryption.
             is_known: returns True for the routing id of an authenticated connection, or is None for a port without authentication.
-            may_read: returns True for the routing id of a connection that may be read now.
+            may_read: returns True for the routing id of a connection that may be read now; None if all may be read.
 
         Raises:
             PortInUse: another process uses the address.
@@ -137,8 +137,7 @@ class ClientPort:
         Stop at `messages_max` messages or `bytes_max` bytes, but include all messages that arrived together with the last one.
         """
         server = self._server
-        for fd, mask in self._epoll.poll(0):
-            server.handle_event(fd, mask)
+        server.handle_events(self._epoll.poll(0))
         return [
             # An oversized message is returned without parts, which the handler answers with an error that has the limits.
             Message(routing, parts if size <= common_limits.MESSAGE_BYTES_MAX else [], size)

@@ -43,24 +43,28 @@ class _TokenQueue:
 
 
 class Quotas:
-    """The batches that wait for the quota of their token. Owned by the driver's thread; all times are monotonic."""
+    """The batches that wait for the quota of their token. Owned by the driver's thread; all times are monotonic.
+
+    Attributes:
+        waiting: by name of the token, the queues with waiting batches.
+    """
 
     def __init__(self, sessions: Sessions) -> None:
         """Create an empty table of waiting batches. `sessions` is the session table of the driver."""
         self._sessions = sessions
         self._queues: OrderedDict[str, _TokenQueue] = OrderedDict()  # token name -> queue, the least recently used first
-        self._waiting: dict[str, _TokenQueue] = {}  # the queues with waiting batches
+        self.waiting: dict[str, _TokenQueue] = {}
         self._bytes = 0  # memory of all waiting batches
 
     def applies_to(self, access: Access) -> bool:
         """True if batches of the token must pass `put`: the token has a quota, or earlier batches of the token still wait."""
-        return access.has_quota or access.name in self._waiting
+        return access.has_quota or access.name in self.waiting
 
     def may_read(self, access: Access) -> bool:
         """True if the waiting batches are below the memory limits, so that the port may read further batches of the token."""
-        if not access.has_quota or not self._waiting:
+        if not access.has_quota or not self.waiting:
             return True
-        queue = self._waiting.get(access.name)
+        queue = self.waiting.get(access.name)
         return self._bytes < limits.QUOTA_BYTES_MAX and (queue is None or queue.bytes < limits.QUOTA_TOKEN_BYTES_MAX)
 
     def put(self, session: Session, frames: Iterable[Frame], now_us: int) -> None:
@@ -73,8 +77,8 @@ class Quotas:
             if key not in queue.frames:  # a client sends a batch again if its answer is late
                 queue.frames[key] = session, frame
                 self._add_bytes(queue, _memory(frame))
-        if queue.frames and name not in self._waiting:
-            self._waiting[name] = queue
+        if queue.frames and name not in self.waiting:
+            self.waiting[name] = queue
             queue.since_us = now_us
             # An idle token does not save up quota for later, except for the burst.
             queue.used_until_us = max(queue.used_until_us, now_us)
@@ -88,7 +92,7 @@ class Quotas:
             bytes_max: total size at which the call returns no further batches. The last batch may exceed this size.
         """
         due: dict[int, tuple[Session, list[Frame]]] = {}
-        for name, queue in list(self._waiting.items()):
+        for name, queue in list(self.waiting.items()):
             while queue.frames and bytes_max > 0:
                 key, (session, frame) = next(iter(queue.frames.items()))
                 if self._sessions.get(session.number) is session:  # batches of a session that has ended are dropped without cost
@@ -102,14 +106,14 @@ class Quotas:
                 del queue.frames[key]
                 self._add_bytes(queue, -_memory(frame))
             if not queue.frames:
-                del self._waiting[name]
+                del self.waiting[name]
                 queue.throttled_us += now_us - queue.since_us
         yield from due.values()
 
     def next_us(self) -> int | None:
         """Return the time at which the next batch is due; None if no batch waits."""
         due = None
-        for queue in self._waiting.values():
+        for queue in self.waiting.values():
             session, frame = next(iter(queue.frames.values()))
             # A batch of a session that has ended costs nothing, so `pop_due` can drop it at once and reach the next batch.
             ended = self._sessions.get(session.number) is not session
@@ -119,16 +123,16 @@ class Quotas:
 
     def clear(self, now_us: int) -> None:
         """Drop all waiting batches, after all sessions have ended."""
-        for queue in self._waiting.values():
+        for queue in self.waiting.values():
             queue.throttled_us += now_us - queue.since_us
             queue.frames.clear()
             queue.bytes = 0
-        self._waiting.clear()
+        self.waiting.clear()
         self._bytes = 0
 
     def to_dict(self, now_us: int) -> dict[str, object]:
         """Return values for the status: the bytes of waiting batches, and the microseconds for which each token was throttled."""
-        waiting = self._waiting
+        waiting = self.waiting
         throttled = {
             name: queue.throttled_us + (now_us - queue.since_us if name in waiting else 0) for name, queue in self._queues.items()
         }
@@ -142,7 +146,7 @@ class Quotas:
         """Drop the least recently used queues above the limit of tokens, so that removed tokens take no memory."""
         while len(self._queues) > common_limits.TOKENS_MAX:
             name, queue = next(iter(self._queues.items()))
-            if name in self._waiting or queue.used_until_us > now_us:
+            if name in self.waiting or queue.used_until_us > now_us:
                 break  # without this queue, its token would get the quota that it has already used once more
             del self._queues[name]
 

@@ -78,6 +78,10 @@ class Replies:
             session = self._sessions.get(number)
             if session is None:
                 continue  # the session has ended in the meantime
+            first = messages[0]
+            if len(messages) == 1 and isinstance(first, Committed):
+                self.send(session, encode_receipts((first,)))
+                continue
             for data in self._packed(session, messages):
                 # After a disconnect the client repeats its requests on a new connection, so the remaining replies are dropped.
                 if not self.send(session, data):

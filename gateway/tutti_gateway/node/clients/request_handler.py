@@ -23,6 +23,7 @@ from tutti.data.client_protocol import (
     Producers,
     Request,
     StatusAnswer,
+    decode_lone_submit,
     decode_request,
     decode_submit,
 )
@@ -30,9 +31,9 @@ from tutti.data.frames.frame import Frame
 from tutti.errors import FormatError, NotAllowed, UsageError
 from tutti.security.tokens import FULL_ACCESS, UNAUTHENTICATED
 from tutti_gateway.core import limits
-from tutti_gateway.core.protocol.events import Event, SessionClosed, Submitted, SubmittedUnordered, group_events
+from tutti_gateway.core.protocol.events import Event, SessionClosed, Submitted, SubmittedUnordered, group_events, submitted
 from tutti_gateway.node.clients import control_requests
-from tutti_gateway.node.clients.batch_validation import BatchValidator
+from tutti_gateway.node.clients.batch_validation import BatchValidator, lone_valid
 from tutti_gateway.node.clients.port import PARTS_MAX, Message
 from tutti_gateway.node.clients.quotas import Quotas
 from tutti_gateway.node.clients.replies import Replies
@@ -94,27 +95,45 @@ class RequestHandler:
         self._validator.reset_budgets()
         # All clients that ask in one iteration share one copy of each document, because a status takes 0.1 ms to create.
         self._cache = control_requests.DocumentCache(self._documents)
-        submitted: dict[int, tuple[Session, list[Frame]]] = {}
+        sessions: list[int] = []  # the session of each frame in `ordered`
+        ordered: list[Frame] = []
+        unordered: dict[int, list[Frame]] = {}  # session -> its batches for the lane
+        counters, on_message = self._counters, self._sessions.on_message
         for message in messages:
-            parts = message.parts
+            routing, parts, size = message
             kind = bytes(parts[0][:1]) if parts else b""
-            session = self._sessions.on_message(message.routing, now_us)
+            session = on_message(routing, now_us)
             try:
                 if kind in _SUBMITS and session is not None:
+                    # The ordinary message of a client is one plain batch, whose checks are made here one after the other.
+                    if kind == SUBMIT == session.form and len(parts) == 1:
+                        lone = decode_lone_submit(parts[0])
+                        if lone is not None and lone_valid(lone) and (self._authorizer is None or self._known(session, lone)):
+                            counters.bytes += size
+                            counters.frames += 1
+                            counters.records += lone.count
+                            sessions.append(session.number)
+                            ordered.append(lone)
+                            continue
                     frames = decode_submit(parts)
                     _bind_form(session, kind)
-                    self._counters.bytes += message.size
+                    counters.bytes += size
                     good = self._check(session, frames)
                     if self._quotas.applies_to(session.access):
                         self._quotas.put(session, good, now_us)
+                    elif kind == SUBMIT:
+                        sessions += [session.number] * len(good)
+                        ordered += good
                     else:
-                        submitted.setdefault(session.number, (session, []))[1].extend(good)
+                        unordered.setdefault(session.number, []).extend(good)
                 elif kind == CONTROL and len(parts) == 1:
-                    # pass on the client's earlier batches first, so that the stack gets its messages in order
+                    # pass on the earlier batches first, so that the stack gets the messages of a client in order
                     if session is not None:
-                        _, frames = submitted.pop(session.number, (session, []))
-                        if frames:
-                            yield _submitted(session, frames)
+                        if ordered:
+                            yield Submitted(tuple(sessions), tuple(ordered))
+                            sessions, ordered = [], []
+                        if frames := unordered.pop(session.number, []):
+                            yield SubmittedUnordered(session.number, tuple(frames))
                         if self._quotas.applies_to(session.access):
                             yield from self.pop_due(now_us)
                     yield from self._control(message.routing, session, decode_request(parts[0]), now_us)
@@ -126,12 +145,21 @@ class RequestHandler:
                 self._counters.messages_malformed += 1
                 self._deny(message.routing, "malformed", str(error))
         # The batches of all clients form one step, so that the stack sends and writes them together (lifecycle, L4).
-        yield from group_events([_submitted(session, good) for session, good in submitted.values() if good])
+        if ordered:
+            yield Submitted(tuple(sessions), tuple(ordered))
+        for number, frames in unordered.items():
+            if frames:
+                yield SubmittedUnordered(number, tuple(frames))
 
     def pop_due(self, now_us: int) -> Iterator[Event]:
         """Yield the events for the batches that waited for a quota and are due now."""
         due = self._quotas.pop_due(now_us, limits.DRAIN_BYTES_MAX)
         yield from group_events([_submitted(session, frames) for session, frames in due])
+
+    def _known(self, session: Session, frame: Frame) -> bool:
+        """True if the session was authorized for the producer and the topic of the batch before, and no quota applies to it."""
+        permitted = frame.producer in session.producers and frame.topic in session.topics
+        return permitted and not self._quotas.applies_to(session.access)
 
     def _check(self, session: Session, frames: list[Frame]) -> list[Frame]:
         good, refused = self._validator.check(session.number, frames, lane=session.form == SUBMIT_UNORDERED)
@@ -276,7 +304,9 @@ class RequestHandler:
 
 
 def _submitted(session: Session, frames: Sequence[Frame]) -> Submitted | SubmittedUnordered:
-    return (SubmittedUnordered if session.form == SUBMIT_UNORDERED else Submitted)(session.number, tuple(frames))
+    if session.form == SUBMIT_UNORDERED:
+        return SubmittedUnordered(session.number, tuple(frames))
+    return submitted(session.number, frames)
 
 
 def _bind_form(session: Session, form: bytes) -> None:

@@ -20,7 +20,7 @@ from typing import Any
 import msgspec
 from structlog.typing import FilteringBoundLogger
 
-from tutti.data.frames.frame import Frame, Kind
+from tutti.data.frames.frame import Frame, Kind, sizes_of
 from tutti.data.hard_state import HardState
 from tutti.errors import DiskFull, invariant
 from tutti.log.files.options import FreeSpace
@@ -281,8 +281,7 @@ class LogThread(DiskWorker[Persist | ReadLog | ReadSnapshot | Deliver | RepairLo
                 # Each hard state has all values, so of several in a row only the newest needs a sync.
                 scalars = action.scalars
             frames += action.frames
-            for frame in action.frames:
-                size += frame.size
+            size += sum(sizes_of(action.frames))
             token = action.token
             done += 1
         if not done:

@@ -102,7 +102,8 @@ class Tracer:
                 for one in event.events:
                     self._log_event(one)
             case Submitted():
-                self._log_frames("submitted", event.frames, session=event.session)
+                for session, frame in zip(event.sessions, event.frames, strict=True):
+                    self._log_frames("submitted", (frame,), session=session)
             case SubmittedUnordered():
                 self._log_frames("submitted", event.frames, self._own_lane(), session=event.session)
             case Received(message=Order() | Repair() | Forward() | Fetched() as message):

@@ -10,7 +10,7 @@ from tutti import limits as common_limits
 from tutti.data.view_id import view_of
 from tutti_gateway.core import limits
 from tutti_gateway.core.protocol.codec import decode_message
-from tutti_gateway.core.protocol.events import EpochAsked, Received, Several, Submitted, TimeAdvanced, TopicAsked
+from tutti_gateway.core.protocol.events import EpochAsked, Received, Several, TimeAdvanced, TopicAsked, submitted
 from tutti_gateway.core.protocol.messages import Confirm, Echo, Forward, Order
 
 VIEW = view_of(1, 1)
@@ -44,7 +44,7 @@ def all_vote(group: Group) -> None:
 
 
 def submit(group: Group, name: str, first: int) -> None:
-    group.step(group.members[name], Submitted(1, batches(first, 1)))
+    group.step(group.members[name], submitted(1, batches(first, 1)))
 
 
 def frontier(member: Member) -> int:
@@ -139,7 +139,7 @@ def test_echoes_of_much_that_was_placed_at_once_are_several(group: Group) -> Non
     """Each fits into a message."""
     one, two, _ = group.members.values()
     many = 2 * common_limits.FRAMES_A_MESSAGE_MAX + 1
-    group.step(two, Submitted(1, batches(1, many)))
+    group.step(two, submitted(1, batches(1, many)))
     came = tuple(Received(2, decode_message(data)) for sender, to, data in group.network if (sender, to) == (two, one))
     assert all(isinstance(event.message, Forward) for event in came)
     group.network = []

@@ -19,7 +19,7 @@ from tutti.data.client_protocol import (
 from tutti.data.frames.frame import Frame, Kind
 from tutti.data.log_state import LogState, Producer, Topic
 from tutti_gateway.core.protocol.actions import LogReplaced, Reply
-from tutti_gateway.core.protocol.events import EpochAsked, ForgetAsked, OffsetsAsked, Submitted, TopicAsked
+from tutti_gateway.core.protocol.events import EpochAsked, ForgetAsked, OffsetsAsked, TopicAsked, submitted
 
 AHEAD = 100
 
@@ -70,9 +70,9 @@ def go_on(group: Group, member: Member) -> dict[int, list[Answer]]:
 
 def test_batches_get_their_outcome_from_the_log_and_others_keep_waiting() -> None:
     group, member = ready()
-    group.step(member, Submitted(7, (batch(1, 1), batch(1, 3), batch(1, 5))))
+    group.step(member, submitted(7, (batch(1, 1), batch(1, 3), batch(1, 5))))
     for producer in (2, 3, 4):
-        group.step(member, Submitted(7, (batch(producer, 1),)))
+        group.step(member, submitted(7, (batch(producer, 1),)))
     group.network.clear()
     told = go_on(group, member)
     assert [type(answer) for answer in told[7]] == [Duplicate, Duplicate, FencedAnswer, AbortedAnswer, FencedAnswer]

@@ -11,7 +11,7 @@ from tests.unit.core.stacks import batches, opened
 from tutti.data.frames.bodies import TickBody, decode_body
 from tutti.data.frames.frame import Frame, Kind
 from tutti_gateway.core import limits
-from tutti_gateway.core.protocol.events import Event, Now, Received, Submitted, TimeAdvanced
+from tutti_gateway.core.protocol.events import Event, Now, Received, TimeAdvanced, submitted
 from tutti_gateway.core.view.group_status import GroupStatus
 
 HOUR = 3600 * 1_000_000
@@ -87,7 +87,7 @@ def test_the_only_clock_of_a_group_of_one_leaps_and_comes_back() -> None:
     group, member = opened()
     for number in range(1, 7):
         group.wall_us += YEARS if number == 3 else 0
-        group.step(member, Submitted(1, batches(number, 1)))
+        group.step(member, submitted(1, batches(number, 1)))
         group.settle()
         group.advance(1_100_000)
         group.settle()
@@ -100,12 +100,12 @@ def test_the_only_clock_of_a_group_of_one_leaps_and_comes_back() -> None:
 
 def test_a_leap_that_lasts_is_believed() -> None:
     group, member = opened()
-    group.step(member, Submitted(1, batches(1, 1)))
+    group.step(member, submitted(1, batches(1, 1)))
     group.advance(1_100_000)
     group.settle()
     group.wall_us += HOUR
     for number in range(2, 5):
-        group.step(member, Submitted(1, batches(number, 1)))
+        group.step(member, submitted(1, batches(number, 1)))
         group.settle()
         group.advance(limits.CLOCK_LEAP_LASTS_US // 2 + 1_100_000)
         group.settle()
@@ -121,7 +121,7 @@ def test_a_leap_between_two_readings_does_not_move_the_group_s_time() -> None:
     before_us = GroupStatus(member.stack).group_time_us(group.mono_us)
     assert before_us == group.wall_us
     group.wall_us += YEARS
-    group.step(member, Submitted(1, batches(1, 1)))
+    group.step(member, submitted(1, batches(1, 1)))
     assert GroupStatus(member.stack).group_time_us(group.mono_us + SECOND) == before_us + SECOND
 
 

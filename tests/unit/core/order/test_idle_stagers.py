@@ -10,7 +10,7 @@ from tests.unit.core.stacks import three
 from tutti import limits as common_limits
 from tutti.data.frames.frame import Frame
 from tutti_gateway.core import limits
-from tutti_gateway.core.protocol.events import EpochAsked, Submitted, TopicAsked
+from tutti_gateway.core.protocol.events import EpochAsked, TopicAsked, submitted
 
 IDLE_US = limits.IDLE_PRODUCER_CHECK_US
 
@@ -64,7 +64,7 @@ def test_slots_of_deleted_producers_are_free_for_others(monkeypatch: pytest.Monk
     group.step(group.members["g3"], EpochAsked(OTHER, 3, "~again", incarnation("again"), 2))
     group.settle()
     (number,) = known(group)
-    group.step(group.members["g3"], Submitted(OTHER, (staged(1, producer=number, epoch=2),)))
+    group.step(group.members["g3"], submitted(OTHER, (staged(1, producer=number, epoch=2),)))
     group.settle()
     assert len(says(group)[1]) == 1
 

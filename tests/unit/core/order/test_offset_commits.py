@@ -11,7 +11,7 @@ from tutti.data.frames.bodies import OffsetsBody, decode_body
 from tutti.data.frames.frame import Kind
 from tutti_gateway.core import limits
 from tutti_gateway.core.protocol.codec import decode_message
-from tutti_gateway.core.protocol.events import EpochAsked, OffsetsAsked, Submitted, TopicAsked
+from tutti_gateway.core.protocol.events import EpochAsked, OffsetsAsked, TopicAsked, submitted
 from tutti_gateway.core.protocol.messages import Asking, AskOffsets, Confirm, Message
 
 RESEND_US = limits.RESEND_HEARTBEATS * limits.HEARTBEAT_US
@@ -40,7 +40,7 @@ def three_with_records() -> Group:
     group.step(first, EpochAsked(1, 1, "p", incarnation("p"), 1))
     group.step(first, TopicAsked(1, 2, "t"))
     group.settle()
-    group.step(first, Submitted(1, batches(1, 20)))
+    group.step(first, submitted(1, batches(1, 20)))
     group.settle()
     return group
 
@@ -57,7 +57,7 @@ def carry(group: Group, lost: Callable[[Member, Message], bool] = lambda to, mes
 
 def test_a_stalled_disk_orders_no_commit_again() -> None:
     group, member = opened()
-    group.step(member, Submitted(1, batches(1, 20)))
+    group.step(member, submitted(1, batches(1, 20)))
     group.settle()
     forth_and_back(group, member)
     for _ in range(8):
@@ -71,7 +71,7 @@ def test_a_stalled_disk_orders_no_commit_again() -> None:
 
 def test_a_crowded_window_undoes_no_commit(monkeypatch: pytest.MonkeyPatch) -> None:
     group, member = opened()
-    group.step(member, Submitted(1, batches(1, 20)))
+    group.step(member, submitted(1, batches(1, 20)))
     group.settle()
     forth_and_back(group, member)
     for _ in range(4):
@@ -117,7 +117,7 @@ def test_a_late_copy_is_not_ordered_after_a_commit_that_it_does_not_know() -> No
 def test_a_coordinator_that_started_behind_the_requester_skips_what_it_cannot_judge() -> None:
     """It learned the reader's offset from a snapshot, which does not say where in the log that was committed."""
     group, member = opened()
-    group.step(member, Submitted(1, batches(1, 20)))
+    group.step(member, submitted(1, batches(1, 20)))
     group.settle()
     group.step(member, OffsetsAsked(1, 5, "r", 5))
     group.settle()

@@ -12,7 +12,7 @@ from tests.transcripts.whole_script import WholeScript
 from tests.unit.core.stacks import VIEW, answers, batches, three
 from tutti.data.client_protocol import Committed, EpochOpened, Expected, FencedAnswer
 from tutti.data.frames.frame import Frame, Kind
-from tutti_gateway.core.protocol.events import EpochAsked, ForgetAsked, Received, Submitted, TopicAsked, TrimProposed
+from tutti_gateway.core.protocol.events import EpochAsked, ForgetAsked, Received, TopicAsked, TrimProposed, submitted
 from tutti_gateway.core.protocol.messages import Asking, AskRoster, AskTopic, Forward, No, Vote
 
 P, OTHER = incarnation("p"), incarnation("other")
@@ -25,7 +25,7 @@ def producing() -> tuple[Group, Member]:
     group.step(member, EpochAsked(1, 1, "p", P, 1))
     group.step(member, TopicAsked(1, 2, "t"))
     group.settle()
-    group.step(member, Submitted(1, (*batches(1, 1), batch(2, progress=b"two"))))
+    group.step(member, submitted(1, (*batches(1, 1), batch(2, progress=b"two"))))
     group.settle()
     return group, member
 
@@ -56,7 +56,7 @@ def test_a_producer_is_fenced_when_the_epoch_above_its_own_is_decided() -> None:
     group, member = producing()
     group.step(member, EpochAsked(2, 1, "p", OTHER, 2))
     assert member.log[-1].kind == Kind.EPOCH
-    group.step(member, Submitted(1, (batch(3),)))
+    group.step(member, submitted(1, (batch(3),)))
     assert fences(member) == []
     group.settle()
     assert fences(member) == [2]
@@ -69,7 +69,7 @@ def test_a_producer_is_fenced_when_the_forget_of_it_is_decided() -> None:
     group, member = producing()
     group.step(member, ForgetAsked(2, 1, ("p",)))
     assert member.log[-1].kind == Kind.FORGET
-    group.step(member, Submitted(1, (batch(3),)))
+    group.step(member, submitted(1, (batch(3),)))
     assert fences(member) == []
     group.settle()
     assert fences(member) == [2]
@@ -78,7 +78,7 @@ def test_a_producer_is_fenced_when_the_forget_of_it_is_decided() -> None:
 def test_a_gap_is_refused_when_everything_before_it_is_decided() -> None:
     """An ABORT or a cut may take back what stands before it: the sequence that is expected is not known before that."""
     group, member = producing()
-    group.step(member, Submitted(1, (batch(3), batch(5))))
+    group.step(member, submitted(1, (batch(3), batch(5))))
     while group.network:
         group.deliver()
     assert expected(member) == []
@@ -89,7 +89,7 @@ def test_a_gap_is_refused_when_everything_before_it_is_decided() -> None:
 def test_a_no_of_another_view_aborts_nothing() -> None:
     """What stands at its position by now may be another batch, which every member has."""
     group, member = producing()
-    group.step(member, Submitted(1, (batch(3),)))
+    group.step(member, submitted(1, (batch(3),)))
     position = member.log[-1].position
     for view in (VIEW - (1 << 16), VIEW + (1 << 16)):
         group.step(member, Received(2, No(view, position, "no space")))
@@ -102,7 +102,7 @@ def test_a_no_to_a_decided_or_approved_frame_aborts_nothing() -> None:
     group, member = producing()
     decided = member.log[-1].position
     group.step(member, Received(2, No(VIEW, decided, "no space")))
-    group.step(member, Submitted(1, (batch(3),)))
+    group.step(member, submitted(1, (batch(3),)))
     position = member.log[-1].position
     group.step(member, Received(2, Vote(VIEW, position)))
     group.step(member, Received(2, No(VIEW, position, "no space")))
@@ -112,7 +112,7 @@ def test_a_no_to_a_decided_or_approved_frame_aborts_nothing() -> None:
 def test_after_an_abort_an_epoch_continues_with_the_progress_before_the_aborted_batch() -> None:
     """Progress of what was aborted would make a source leave out what is in no log."""
     group, member = producing()
-    group.step(member, Submitted(1, (batch(3, progress=b"three"),)))
+    group.step(member, submitted(1, (batch(3, progress=b"three"),)))
     group.step(member, Received(2, No(VIEW, member.log[-1].position, "no space")))
     while group.network:
         group.deliver()
@@ -133,7 +133,7 @@ def test_after_an_abort_an_epoch_continues_with_the_progress_before_the_aborted_
 def test_a_duplicate_of_an_epoch_gets_its_decision() -> None:
     """A producer takes the answer for what is durable everywhere: what is undecided may still be aborted or cut."""
     group, member = producing()
-    group.step(member, Submitted(1, (batch(3, progress=b"three"),)))
+    group.step(member, submitted(1, (batch(3, progress=b"three"),)))
     group.step(member, EpochAsked(1, 7, "p", P, 1))
     assert opened(member)[-1] == (7, 1, 2, b"two")
     group.settle()

@@ -14,7 +14,7 @@ from tutti import limits
 from tutti.data.client_protocol import AbortedAnswer, Committed, Duplicate, RefusedAnswer
 from tutti.data.frames.bodies import AbortBody, Entry, TxnBody, encode_body
 from tutti.data.frames.frame import STAGED, Frame, Kind
-from tutti_gateway.core.protocol.events import EpochAsked, ForgetAsked, Received, SpaceChanged, Submitted, TopicAsked
+from tutti_gateway.core.protocol.events import EpochAsked, ForgetAsked, Received, SpaceChanged, TopicAsked, submitted
 from tutti_gateway.core.protocol.messages import Forward, Order
 
 STAGER, COMMITTER, OTHER = 1, 2, 3  # producers
@@ -66,7 +66,7 @@ def ready(**config: int) -> Group:
 
 def submit(group: Group, *frames: Frame, at: str = "", settle: bool = True) -> None:
     member = group.members[at or f"g{frames[0].producer}"]
-    group.step(member, Submitted(frames[0].producer, frames))
+    group.step(member, submitted(frames[0].producer, frames))
     if settle:
         group.settle()
 

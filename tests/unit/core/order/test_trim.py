@@ -9,7 +9,7 @@ from tests.transcripts.group import Group, Member, incarnation
 from tests.unit.core.stacks import batches, opened, three
 from tutti.data.frames.bodies import TrimBody, decode_body
 from tutti.data.frames.frame import Kind
-from tutti_gateway.core.protocol.events import Submitted, TrimProposed
+from tutti_gateway.core.protocol.events import TrimProposed, submitted
 from tutti_gateway.core.protocol.messages import Heartbeat
 from tutti_gateway.core.stack import Stack
 
@@ -34,7 +34,7 @@ def says(group: Group, number: int, frontier: int, disk: str = "") -> None:
 
 def test_the_log_begins_with_the_last_place_before_which_all_is_decided() -> None:
     group, member = opened()
-    group.step(member, Submitted(1, batches(1, 3)))
+    group.step(member, submitted(1, batches(1, 3)))
     group.settle()
     frontier = member.stack.decided.position
     group.step(member, TrimProposed(((3, 0), (frontier, 2), (frontier + 1, 3))))

@@ -8,7 +8,7 @@ from tests.transcripts.group import Group, incarnation
 from tests.unit.core.stacks import answers, batches, three
 from tutti.data.client_protocol import Committed
 from tutti_gateway.core.protocol import codec
-from tutti_gateway.core.protocol.events import EpochAsked, Submitted, TopicAsked
+from tutti_gateway.core.protocol.events import EpochAsked, TopicAsked, submitted
 from tutti_gateway.core.protocol.messages import Echo, Message, Order, Repair
 
 
@@ -34,9 +34,9 @@ def test_a_lost_message_of_the_stream_is_repaired_and_decided(loser: str, body: 
     group.settle()
     window = member.stack.layers.context.window
     end = window.end
-    group.step(first, Submitted(1, batches(1, 2, body)))
+    group.step(first, submitted(1, batches(1, 2, body)))
     assert lose(group, loser, (Order, Echo)) == 1
-    group.step(first, Submitted(1, batches(3, 2, body)))
+    group.step(first, submitted(1, batches(3, 2, body)))
     group.settle()
     assert (window.end, len(answers(first, Committed))) == (end, 0)
     repairs: list[str] = []

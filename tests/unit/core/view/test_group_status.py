@@ -10,7 +10,7 @@ from tests.transcripts.network import rule
 from tests.transcripts.whole import USUAL, Gateway, Whole
 from tests.unit.core.stacks import batches
 from tutti.errors import disk_remedy
-from tutti_gateway.core.protocol.events import EpochAsked, LeaveAsked, RosterAsked, SpaceChanged, StackConfig, Submitted, TopicAsked
+from tutti_gateway.core.protocol.events import EpochAsked, LeaveAsked, RosterAsked, SpaceChanged, StackConfig, TopicAsked, submitted
 from tutti_gateway.core.stack import Stack
 from tutti_gateway.core.view.group_status import GroupStatus, Member
 
@@ -171,7 +171,7 @@ def test_lag_counts_the_missing_positions_of_a_member() -> None:
     world.step(g1, EpochAsked(1, 1, "p", b"p" * 16, 1))
     world.step(g1, TopicAsked(1, 2, "t"))
     later(world, 1)
-    world.step(g1, Submitted(1, batches(1, 20)))
+    world.step(g1, submitted(1, batches(1, 20)))
     later(world, 1)
     told = seen(g1)
     assert told["g1"].frontier - told["g3"].frontier == told["g3"].lag > 20

@@ -4,6 +4,8 @@ memory is bounded.
 
 from __future__ import annotations
 
+from itertools import repeat
+
 from tests.unit.node.driver_harness import A, B, Bench, control, submit
 from tests.unit.node.fakes import batch_frame, token
 from tutti import limits as common_limits
@@ -236,10 +238,12 @@ def limited(bench: Bench, routing: bytes = A, access: Access = LIMITED) -> Sessi
 def submitted(events: list[Event]) -> list[tuple[int, int]]:
     flat = [one for event in events for one in (event.events if isinstance(event, Several) else [event])]
     return [
-        (event.session, frame.first_sequence)
+        (session, frame.first_sequence)
         for event in flat
         if isinstance(event, Submitted | SubmittedUnordered)
-        for frame in event.frames
+        for session, frame in zip(
+            event.sessions if isinstance(event, Submitted) else repeat(event.session), event.frames, strict=False
+        )
     ]
 
 

@@ -19,7 +19,7 @@ from tutti.errors import ConfigError, Damaged, FormatError, InvariantViolated, U
 from tutti_gateway.core import limits
 from tutti_gateway.core.protocol import codec
 from tutti_gateway.core.protocol.actions import Action, Dropped, SetTimer
-from tutti_gateway.core.protocol.events import Event, Now, StackConfig, Submitted, TimeAdvanced
+from tutti_gateway.core.protocol.events import Event, Now, StackConfig, Submitted, TimeAdvanced, submitted
 from tutti_gateway.core.stack import Stack
 from tutti_gateway.node.common.interfaces import Stack as AnyStack
 from tutti_gateway.node.replay.recorder import Recorder, header_of
@@ -44,7 +44,7 @@ def history() -> list[tuple[Event, Now]]:
     """A run of one gateway: a producer, a topic, some batches, a wrong one, ticks."""
     group, member = opened(tick_interval_us=300_000)
     for first in range(1, 40, 4):
-        group.step(member, Submitted(1, batches(first, 4, BODY)))
+        group.step(member, submitted(1, batches(first, 4, BODY)))
         group.settle()
         group.mono_us += 200_000
         group.step(member, TimeAdvanced())

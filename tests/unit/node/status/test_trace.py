@@ -22,9 +22,9 @@ from tutti_gateway.core.protocol.events import (
     Now,
     Persisted,
     Received,
-    Submitted,
     SubmittedUnordered,
     TimeAdvanced,
+    submitted,
 )
 from tutti_gateway.core.protocol.messages import Confirm, Fetched, LaneFetched, No, Order, Post, Posted, Settled, Vote
 from tutti_gateway.node.common import logging_setup
@@ -75,16 +75,16 @@ class Rig:
 def test_a_batch_has_one_name_from_its_client_to_its_receipt() -> None:
     rig = Rig()
     frame = batch_frame([b"a", b"b"], sequence=4)
-    (submitted,) = rig.lines(Submitted(3, (frame,)))
+    (sent,) = rig.lines(submitted(3, (frame,)))
     at = placed(frame, 9)
     written, durable = rig.lines(Received(2, Order(at.view, (at,))), Persist(1, (at,)))[1:]
     (decided,) = rig.lines(TimeAdvanced(), Deliver((at,), (20,), frozenset(), 22))
     (aborted,) = rig.lines(TimeAdvanced(), Deliver((at,), (20,), frozenset({9}), 20))
     (receipt,) = rig.lines(TimeAdvanced(), Reply(3, (Committed(frame.producer, frame.epoch, 4, 2, 20),)))
-    for line in (submitted, written, decided, aborted, receipt):
+    for line in (sent, written, decided, aborted, receipt):
         assert (line["gateway"], line["level"]) == ("g1", "debug")
         assert (line["producer"], line["number"], line["epoch"], line["first"], line["last"]) == ("jfk", 1, 1, 4, 5)
-    assert [line["event"] for line in (submitted, written, durable, decided, aborted, receipt)] == [
+    assert [line["event"] for line in (sent, written, durable, decided, aborted, receipt)] == [
         "submitted",
         "written",
         "durable",
@@ -177,7 +177,7 @@ def test_a_producer_that_is_not_known_yet_has_its_number() -> None:
     rig = Rig()
     rig.state.producers.clear()
     rig.state.topics.clear()
-    (line,) = rig.lines(Submitted(3, (batch_frame([b"a"]),)))
+    (line,) = rig.lines(submitted(3, (batch_frame([b"a"]),)))
     assert (line["producer"], line["number"], line["topic"]) == ("", 1, 1)
 
 
