@@ -87,6 +87,7 @@ class Producer:
         Refused: the gateway rejects this producer (`NotAllowed`: rejects its credentials).
     """
 
+    overflow_bytes = 0  # bytes of records above a full buffer that `send` accepts without waiting
     staged = False  # True if records stay invisible until a transaction commits them
     # True if the spool moves a batch to `refused/` when the producer lacks the right to write to the batch's topic
     dead_letters_denied = False
@@ -120,7 +121,9 @@ class Producer:
         instance = secrets.token_bytes(16)
         name = check_name("producer", producer) if producer is not None else nameless_name(instance)
         options = checked_options(linger, batch_bytes, buffer_bytes, on_full, compression, delivery_timeout)
-        options = options._replace(staged=self.staged, dead_letters_denied=self.dead_letters_denied)
+        options = options._replace(
+            staged=self.staged, dead_letters_denied=self.dead_letters_denied, overflow_bytes=self.overflow_bytes
+        )
         check_seconds("connect_timeout", connect_timeout)
         tune_allocator()
         identity = Identity(name, instance, secrets.token_bytes(16))
@@ -369,7 +372,11 @@ class Producer:
         """
         check_wait(timeout)
         self._reject_reentry()
-        session, deadline = self._delivery.session, time.monotonic() + timeout
+        return self._resume(time.monotonic() + timeout, timeout)
+
+    def _resume(self, deadline: float, timeout: float) -> Resume:
+        """Wait until `deadline` (monotonic), which an error reports as the end of a wait of `timeout` seconds."""
+        session = self._delivery.session
         if self._accumulator.wait_opened(deadline) is None:
             trouble = f"; last error: {session.trouble}" if session.trouble else ""
             raise Unavailable(f"producer {self.name!r} has no open epoch after {timeout:g} s{trouble}")
@@ -449,6 +456,10 @@ class Producer:
             self._close(limits.EXIT_FLUSH_US / 1e6)
             return
         self._close(None)
+        self._raise_failure()
+
+    def _raise_failure(self) -> None:
+        """Raise the first failure that the application has not seen."""
         # An error of ordered records takes precedence over an error of unordered records.
         for accumulator in self._opened_io.accumulators:
             failure = accumulator.first_failure()

@@ -224,7 +224,7 @@ class Batch:
         self.spool: SpoolWait | None = None  # the spool of the batch, if any
         self.spool_position: SpoolPosition | None = None  # position after the batch; None until the spool has the batch durably
         self.latch: Any = None  # a lock that the first waiter creates and that `finish` releases
-        self.calls: dict[Callable[[], object], None] | None = None  # calls to make at the outcome; see `call_at_outcome`
+        self.calls: dict[Callable[[], object], None] | None = None  # calls to make at the outcome; see `call_once`
         self.futures: dict[int, FutureState] | None = None  # index -> state, for receipts in `concurrent.futures.wait`
         self.resolved = False  # True if the I/O thread knows the outcome
         self.done = False  # True if the outcome is published to all threads
@@ -320,7 +320,7 @@ class Batch:
         except BaseException:  # includes SystemExit, which would end the I/O thread
             LOG.exception("a callback of a record to topic %s raised", self.topic)
 
-    def call_at_outcome(self, call: Callable[[], object]) -> None:
+    def call_once(self, call: Callable[[], object]) -> None:
         """Make a call in the I/O thread at the outcome, or at once if the outcome is known. Log an exception of the call."""
         with future.lock:
             self.calls = {} if self.calls is None else self.calls
@@ -330,7 +330,7 @@ class Batch:
             self._make(call)
 
     def forget_call(self, call: Callable[[], object]) -> bool:
-        """Drop a call that `call_at_outcome` added. Return False if another thread makes or has made the call."""
+        """Drop a call that `call_once` added. Return False if another thread makes or has made the call."""
         with future.lock:
             if self.calls is None or call not in self.calls:
                 return False
