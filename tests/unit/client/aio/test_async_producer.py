@@ -591,7 +591,7 @@ def test_a_batch_that_waits_has_a_copy_of_its_buffers(held: HeldGateway) -> None
         async with small(held) as p:
             value, offsets = bytearray(2000), np.zeros(3, np.int32)
             batch = pa.RecordBatch.from_arrays(
-                [pa.Array.from_buffers(pa.binary(), 2, [None, pa.py_buffer(offsets), pa.py_buffer(value)])], ["value"]
+                [pa.Array.from_buffers(pa.binary(), 2, [None, pa.py_buffer(offsets.data), pa.py_buffer(value)])], ["value"]
             )
             count = 0
             while not waits(p) or count < 200:
