@@ -23,7 +23,7 @@ from tutti.batching.options import check_bytes, checked_options
 from tutti.batching.receipt import Header, OnDelivery, Receipt, Resume, Spooled, reject_in_callback
 from tutti.common.credentials import Credentials, given
 from tutti.common.deadlines import check_seconds, check_wait
-from tutti.common.gateway_url import SCHEME, parse_url
+from tutti.common.gateway_url import SCHEME, default_noted, url_or_default
 from tutti.common.reentrancy import is_from_call
 from tutti.common.stats import ProducerStats
 from tutti.data.names import check_name, nameless_name
@@ -65,7 +65,8 @@ class Producer:
     `resume`.
 
     Args:
-        url: some gateways of the group, as tutti://HOST:P[,HOST:P...]; the producer discovers the others.
+        url: some gateways of the group, as tutti://HOST:P[,HOST:P...]; the producer discovers the others. The default is the
+            environment variable `TUTTI_URL`, or tutti://127.0.0.1:7400.
         producer: name of the producer (None: a random name).
         linger: seconds that a batch waits for more records; with 0, a batch is sent at once while no batch is in flight.
         batch_bytes: size at which an open batch is sent, 1 KiB to 4 MiB; limited to half of `buffer_bytes`.
@@ -94,7 +95,7 @@ class Producer:
 
     def __init__(
         self,
-        url: str,
+        url: str | None = None,
         producer: str | None = None,
         *,
         linger: float = 0.0,
@@ -115,7 +116,7 @@ class Producer:
             reject_in_callback("a Producer cannot be opened", "opening waits for a gateway; open the Producer in another thread")
         if not hasattr(os, "eventfd"):
             raise UsageError(f"a Producer runs on Linux and this is {sys.platform}: run it on a Linux machine or in a container")
-        addresses = parse_url(url)
+        addresses = url_or_default(url)
         self._url = SCHEME + ",".join(map(str, addresses))
         known = given(credentials)
         instance = secrets.token_bytes(16)
@@ -147,8 +148,9 @@ class Producer:
         if spool is not None:
             return
         try:
-            if self._accumulator.wait_opened(time.monotonic() + connect_timeout) is None:
-                raise Unavailable(self._io.report(connect_timeout))
+            with default_noted(url):
+                if self._accumulator.wait_opened(time.monotonic() + connect_timeout) is None:
+                    raise Unavailable(self._io.report(connect_timeout))
         except BaseException:
             self._io.stop()
             raise

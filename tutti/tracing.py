@@ -33,7 +33,9 @@ class TracedProducer(Producer):
         UsageError: OpenTelemetry is not installed. The extra `otel` contains it.
     """
 
-    def __init__(self, url: str, producer: str | None = None, *, tracer: Tracer | None = None, **options: Any) -> None:
+    def __init__(
+        self, url: str | None = None, producer: str | None = None, *, tracer: Tracer | None = None, **options: Any
+    ) -> None:
         """Connect and begin an epoch."""
         try:
             from opentelemetry import propagate, trace  # noqa: PLC0415 - an optional dependency

@@ -71,7 +71,7 @@ class AsyncProducer:
 
     def __init__(
         self,
-        url: str,
+        url: str | None = None,
         producer: str | None = None,
         *,
         linger: float = 0.0,

@@ -88,6 +88,19 @@ def test_await_send_gives_the_offset(gateway: FakeGateway) -> None:
     asyncio.run(run())
 
 
+def test_without_a_url_the_environment_names_the_gateways(gateway: FakeGateway, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TUTTI_URL", gateway.url)
+
+    async def run() -> None:
+        async with AsyncProducer() as p:
+            assert await p.send("t", b"0") == 0
+            assert repr(p).startswith(f"<AsyncProducer '{p.name}' of {gateway.url}, connected to ")
+
+    asyncio.run(run())
+    with Producer() as p:
+        assert p.send("t", b"1").result(WAIT_S) == 1
+
+
 def test_records_are_sent_without_await_in_the_order_of_the_calls(gateway: FakeGateway) -> None:
     async def run() -> None:
         async with AsyncProducer(gateway.url) as p:

@@ -94,7 +94,7 @@ def test_errors_of_opening_and_reading(gateway: ReadableGateway) -> None:
         with pytest.raises(Unavailable):
             await AsyncReader("tutti://127.0.0.1:1", connect_timeout=0.05).open()
         with pytest.raises(UsageError, match="exactly one of url and path"):
-            await AsyncReader().open()
+            await AsyncReader(gateway.url, path="data").open()
 
         def refuse(what: str) -> None:
             if what == "do_get":
