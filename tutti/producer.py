@@ -20,7 +20,7 @@ from tutti.batching.accumulator import Accumulator
 from tutti.batching.appender import with_fast_path
 from tutti.batching.encoder import Compression, check_progress, check_record, validated_batch
 from tutti.batching.options import check_bytes, checked_options
-from tutti.batching.receipt import Header, OnDelivery, Receipt, Resume, Spooled, reject_in_callback
+from tutti.batching.receipt import Header, OnDelivery, Receipt, Resume, Spooled, check_callback, reject_in_callback
 from tutti.common.credentials import Credentials, given
 from tutti.common.deadlines import check_seconds, check_wait
 from tutti.common.gateway_url import SCHEME, default_noted, url_or_default
@@ -304,8 +304,8 @@ class Producer:
             # Cache valid names, because a lookup is faster than the check; bound the cache, because callers choose the names.
             if len(self._topics) < limits.TOPICS_MAX:
                 self._topics.add(name)
-        if on_delivery is not None and not callable(on_delivery):
-            raise UsageError(f"on_delivery must be a function of (error, receipt), not {type(on_delivery).__name__}")
+        if on_delivery is not None:
+            check_callback(on_delivery)
         if ordering == "total":
             return self._accumulator
         if ordering == "unordered" and self._spool is not None:

@@ -27,7 +27,7 @@ from tutti.batching.accumulator import Change
 from tutti.batching.appender import Append, with_fast_path
 from tutti.batching.encoder import Compression
 from tutti.batching.options import checked_options
-from tutti.batching.receipt import Header, OnDelivery, Receipt, Resume, Spooled
+from tutti.batching.receipt import Header, OnDelivery, Receipt, Resume, Spooled, check_callback
 from tutti.common.credentials import Credentials
 from tutti.common.deadlines import check_wait
 from tutti.common.stats import ProducerStats
@@ -208,6 +208,8 @@ class AsyncProducer:
             BufferFull: the buffer is full and `on_full` is "raise"; with "block", 256 MiB of records wait for space.
             Fenced, Aborted: as `Producer.send`.
         """
+        if on_delivery is not None:
+            check_callback(on_delivery)  # here, because `Producer` checks the callbacks of few records
         return self._send(topic, value, key, timestamp, headers, progress, on_delivery, ordering)
 
     def send_batch(

@@ -127,7 +127,13 @@ def test_errors_of_arguments_and_records(gateway: FakeGateway) -> None:
         with pytest.raises(UsageError, match="is not open"):
             await p.flush()
         async with p:
-            mistakes: list[dict[str, Any]] = [{"value": 5}, {"headers": 5}, {"ordering": "any"}, {"key": "k"}]
+
+            async def called(error: object, receipt: object) -> None:
+                raise AssertionError
+
+            with pytest.raises(UsageError, match="a plain function, not a coroutine function: in a coroutine, await the receipt"):
+                p.send("t", b"", on_delivery=called)
+            mistakes: list[dict[str, Any]] = [{"on_delivery": 5}, {"value": 5}, {"headers": 5}, {"ordering": "any"}, {"key": "k"}]
             for wrong in mistakes:
                 with pytest.raises(UsageError):
                     p.send("t", **{"value": b"", **wrong})
