@@ -117,6 +117,7 @@ class Session:
         self.token = ""  # authentication token, for encrypted connections only
         self.retry_at = 0.0  # no batch is sent before this time
         self.outcome_at = 0.0  # time of the last receipt
+        self.held_from = 0  # `Welcome.held_from` of this connection; 0 again after an outcome
         self._window = window
         self._request = 0
         self._epoch_request = 0
@@ -145,6 +146,7 @@ class Session:
         """Handle the loss of the connection and of everything queued in it."""
         self.transition(Event.LOST)
         self.drop, self.redirected = "", False
+        self.held_from = 0
         self.outbox.clear()
         self._hello_since = None
         self._epoch_retry_at = None
@@ -219,7 +221,7 @@ class Session:
             )
             raise Refused(text, "log")
         self.log = welcome.log or self.log
-        self.welcome = welcome
+        self.welcome, self.held_from = welcome, welcome.held_from
         if not requested:
             return Greeting.CHANGED
         was_open = self.state is State.OPEN
@@ -228,7 +230,11 @@ class Session:
             return Greeting.FIRST
         # The gateway is alive, but its earlier answers may have been lost.
         self._topic_requests.clear()
-        self._window.rewind()
+        if self.held_from:
+            # This Welcome follows all batches of this connection, so the gateway has received the batches from `held_from` on.
+            self._window.rewind_below(self.held_from)
+        else:
+            self._window.rewind()
         return Greeting.PROBED
 
     def opened(self) -> None:
@@ -262,9 +268,17 @@ class Session:
 
     def reset_timeouts(self, now: float) -> None:
         """Reset the timeouts after an outcome, which shows that the gateway works."""
-        self.outcome_at = now
+        self.outcome_at, self.held_from = now, 0
         self._silence, self._retry = _SILENCE_MIN, _RETRY_MIN
         self.trouble = ""
+
+    @property
+    def throttled(self) -> str:
+        """The quota for which the gateway holds batches, as text for messages; empty if the gateway holds none."""
+        if not self.held_from or self.welcome is None:
+            return ""
+        quotas = (self.welcome.records_per_s, "records/s"), (self.welcome.bytes_per_s, "bytes/s")
+        return f"throttled by the quota of its token ({', '.join(f'{value} {unit}' for value, unit in quotas if value)})"
 
     # -- time
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from tests.unit.client.delivery.delivery_harness import NUMBER, Rig, in_flight, sequences, values_of
@@ -338,6 +340,35 @@ def test_a_silent_gateway_is_asked_and_then_left() -> None:
     rig.now += limits.SILENCE_US_MAX / 1e6
     assert rig.hears() == []
     assert "no answer" in rig.delivery.session.drop
+
+
+def test_batches_that_a_gateway_holds_for_a_quota_are_not_sent_again() -> None:
+    rig, frames = in_flight(4)
+    quota: dict[str, Any] = {"records_per_s": 5, "bytes_per_s": 7000}
+
+    def probe() -> None:
+        rig.now = rig.delivery.next_time(rig.now)
+        rig.hear(client_protocol.Hello)
+
+    probe()
+    rig.say(rig.welcome(held_from=3, **quota))
+    assert sequences(rig.frames()) == [(1, 1), (2, 1)], "their answers may have been lost"
+    assert rig.delivery.session.throttled == "throttled by the quota of its token (5 records/s, 7000 bytes/s)"
+    rig.commit(frames[0], 0)
+    assert rig.delivery.session.throttled == ""
+    probe()
+    rig.say(rig.welcome(held_from=2, **quota))
+    assert rig.frames() == []
+    assert rig.delivery.window.records_resent == 2
+    probe()
+    rig.say(rig.welcome(**quota))
+    assert sequences(rig.frames()) == [(2, 1), (3, 1), (4, 1)], "the gateway holds none of them"
+    probe()
+    rig.say(rig.welcome(held_from=2, **quota))
+    rig.delivery.disconnected()
+    assert rig.delivery.session.throttled == ""
+    rig.opened(rig.connect(held_from=2, **quota))
+    assert sequences(rig.frames()) == [(2, 1), (3, 1), (4, 1)], "the old connection may have lost any of them"
 
 
 def test_a_gateway_that_never_greets_is_left() -> None:
