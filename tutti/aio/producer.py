@@ -33,7 +33,7 @@ from tutti.common.credentials import Credentials
 from tutti.common.deadlines import check_wait
 from tutti.common.loop_wakeups import running_loop
 from tutti.common.stats import ProducerStats
-from tutti.errors import BufferFull, Unknown, UsageError
+from tutti.errors import Aborted, BufferFull, UsageError
 from tutti.producer import Producer, Timestamp
 
 if TYPE_CHECKING:
@@ -375,7 +375,8 @@ class AsyncProducer:
         """End the producer by calling `close` in a thread. Records that wait for space fail."""
         self._closed = True
         self._queued_records, self._appenders = _NOT_OPEN, _NO_APPENDERS
-        unsent = sum(queue.fail(Unknown("the producer was closed before the record was sent")) for queue in self._queues)
+        error = Aborted("the producer was closed before the record was sent, so the record is in no log")
+        unsent = sum(queue.fail(error) for queue in self._queues)
         if unsent:
             LOG.error("producer %s was closed with %d records not sent", self.name, unsent)
         await asyncio.shield(asyncio.to_thread(close))

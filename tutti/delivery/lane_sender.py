@@ -309,8 +309,7 @@ class LaneSender(Sender):
             return
         self._requeue()  # until its own deadline, a batch that is certainly not in the lane may go to another lane
         if len(self.window):
-            trouble = f"; last error: {self.session.trouble}" if self.session.trouble else ""
-            self._fail_all(f"there is no outcome after {self._registry.timeout}{trouble}")
+            self._fail_all(f"there is no outcome after {self._registry.timeout}{self.session.cause}")
 
     def _fail_all(self, why: str) -> None:
         """Fail all batches with an unknown outcome.
@@ -333,7 +332,7 @@ class LaneSender(Sender):
         if rest:
             text = f"is in no lane: it waited for gateway {self.gateway}, as later records went to another lane, and {why}"
             name, topic = self.name, rest[0].topic
-            self._registry.fail(rest, Failure(Unknown(f"an unordered record of producer {name!r} to topic {topic!r} {text}")))
+            self._registry.fail(rest, Failure(Aborted(f"an unordered record of producer {name!r} to topic {topic!r} {text}")))
         if self.session.state is State.OPEN:
             self.closed = True
         else:

@@ -365,8 +365,8 @@ class OrderedDelivery(Sender):
             why = f"has no outcome after {limit}: it may or may not be committed; resume() returns the last committed one"
         else:
             why = f"was not accepted by any gateway within {limit}: it never left this process"
-        trouble = f"; last error: {session.trouble}" if session.trouble else ""
-        error = Unknown(f"a record of producer {self.name!r} to topic {late.topic!r} {why}{trouble}")
+        text = f"a record of producer {self.name!r} to topic {late.topic!r} {why}{session.cause}"
+        error = Unknown(text) if late.transmitted else Aborted(text)
         resolved = len(self.window.resolved)
         failure = Failure(error)
         self.window.fail_from(0, failure)
@@ -375,8 +375,9 @@ class OrderedDelivery(Sender):
             self._end_epoch(failure, True, now)
         else:
             self._fail_unsent(failure)
-        failed = sum(batch.count for batch in self.window.resolved[resolved:])
-        LOG.warning("%s (number of failed records: %s)", error, failed)
+        failed = self.window.resolved[resolved:]
+        unsent, count = sum(batch.count for batch in failed if not batch.transmitted), sum(batch.count for batch in failed)
+        LOG.warning("%s (number of records never sent: %s; number of failed records: %s)", error, unsent, count)
 
     def _oldest(self) -> Batch | None:
         """Return the oldest closed batch. The open batch has a later deadline, and closes before that deadline."""

@@ -280,6 +280,11 @@ class Session:
         quotas = (self.welcome.records_per_s, "records/s"), (self.welcome.bytes_per_s, "bytes/s")
         return f"throttled by the quota of its token ({', '.join(f'{value} {unit}' for value, unit in quotas if value)})"
 
+    @property
+    def cause(self) -> str:
+        """The end of a message about a missed deadline: the last error or the quota; empty if neither is known."""
+        return f"; last error: {self.trouble}" if self.trouble else f"; the producer is {self.throttled}" if self.held_from else ""
+
     # -- time
 
     @property

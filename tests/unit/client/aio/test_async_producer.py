@@ -13,7 +13,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from tests.unit.client.fake_gateway import FakeGateway
+from tests.unit.client.fake_gateway import FakeGateway, deliver_within
 from tutti import limits
 from tutti.aio import AsyncProducer
 from tutti.aio.wait_queue import WaitingReceipt
@@ -287,7 +287,7 @@ def test_the_end_of_a_block_that_raises_fails_what_waits(
 
     with caplog.at_level(logging.ERROR), pytest.raises(ZeroDivisionError):
         asyncio.run(run())
-    assert str(receipts[0].error) == "the producer was closed before the record was sent"
+    assert str(receipts[0].error) == "the producer was closed before the record was sent, so the record is in no log"
     assert "producer p was closed with 2 records not sent" in caplog.text
 
 
@@ -364,6 +364,22 @@ def test_a_spool_takes_records_while_no_gateway_is_there(spool: Path) -> None:
             assert await p.flush(0.05) == 1
 
     asyncio.run(run())
+
+
+def test_at_the_deadline_only_a_record_that_was_sent_is_unknown(gateway: FakeGateway) -> None:
+    gateway.window_bytes = 1
+    gateway.rule = lambda heard: [] if isinstance(heard, Frame) else None
+
+    async def run() -> list[Any]:
+        async with AsyncProducer(gateway.url, producer="p", delivery_timeout=60) as p:
+            assert p._producer is not None
+            deliver_within(p._producer, 1)
+            sent = p.send("t", b"1")
+            while not sent.left:
+                await asyncio.sleep(0.01)
+            return list(await asyncio.gather(sent, p.send("t", b"2"), p.send("t", b"3"), return_exceptions=True))
+
+    assert [type(error) for error in asyncio.run(run())] == [Unknown, Aborted, Aborted]
 
 
 def test_after_an_abort_resume_continues(gateway: FakeGateway) -> None:
@@ -482,7 +498,7 @@ def test_a_full_spool_is_reported_at_the_end_of_the_block(spool: Path) -> None:
                 p.send("t", bytes(100_000))
                 await asyncio.sleep(0)
 
-    with pytest.raises(Unknown, match="closed before the record was sent"):
+    with pytest.raises(Aborted, match="closed before the record was sent"):
         asyncio.run(run())
 
 

@@ -12,7 +12,7 @@ from tutti.batching.receipt import Receipt
 from tutti.data import client_protocol
 from tutti.delivery.ordered import OrderedDelivery
 from tutti.delivery.session import TRANSITIONS, Event, State
-from tutti.errors import ConfigError, FormatError, InvariantViolated, NotAllowed, Refused, Unknown
+from tutti.errors import Aborted, ConfigError, FormatError, InvariantViolated, NotAllowed, Refused, Unknown
 
 
 def test_from_hello_to_a_committed_record() -> None:
@@ -228,7 +228,7 @@ def test_a_refusal_for_now_is_followed_by_the_same_again_later_and_later() -> No
     rig.now += 61
     receipt = rig.send()
     rig.delivery.work(rig.now)
-    with pytest.raises(Unknown, match="the disk is low"):
+    with pytest.raises(Aborted, match="the disk is low"):
         receipt.result(0)
 
 
@@ -398,10 +398,13 @@ def test_the_deadline_makes_everything_unknown_and_ends_the_epoch() -> None:
     rig.delivery.disconnected()
     rig.now = rig.delivery.next_time(rig.now)
     rig.delivery.work(rig.now)
-    with pytest.raises(Unknown, match="may or may not be committed"):
+    for batch in sent:
+        with pytest.raises(Unknown, match="may or may not be committed"):
+            Receipt(batch, 0).result(0)
+    with pytest.raises(Aborted, match=r"never sent, so it is in no log: a record of .* has no outcome after 5 s"):
         young.result(0)
     assert [Receipt(batch, 0).left for batch in sent] == [True, True]
-    assert not young.left, "what is said is of the oldest: this one is in no log"
+    assert not young.left
     assert rig.feed.undelivered() == 0
     again = rig.send(b"again")
     asked = rig.connect()
@@ -421,7 +424,7 @@ def test_the_deadline_of_an_unsent_batch_ends_no_epoch() -> None:
     receipt = rig.send()
     rig.now = 1e9
     rig.delivery.work(rig.now)
-    with pytest.raises(Unknown, match="it never left this process"):
+    with pytest.raises(Aborted, match="it never left this process"):
         receipt.result(0)
     assert not receipt.left
     assert rig.connect().epoch == 1
@@ -514,10 +517,14 @@ def test_a_transition_absent_from_the_table_is_illegal() -> None:
 
 def test_the_end_gives_every_record_an_outcome() -> None:
     rig, _ = in_flight(2)
-    receipts = [rig.send(b"open"), rig.send(b"other", topic="u")]
+    sent = [Receipt(batch, 0) for batch in rig.delivery.window]
+    unsent = [rig.send(b"open"), rig.send(b"other", topic="u")]
     rig.delivery.end(Unknown("closed"))
-    for receipt in receipts:
-        with pytest.raises(Unknown, match="closed"):
+    for receipt in sent:
+        with pytest.raises(Unknown, match=r"^closed$"):
+            receipt.result(0)
+    for receipt in unsent:
+        with pytest.raises(Aborted, match=r"^the record was never sent, so it is in no log: closed$"):
             receipt.result(0)
     assert rig.feed.undelivered() == 0
     assert isinstance(rig.delivery, OrderedDelivery)
