@@ -56,6 +56,9 @@ class SpoolWait(Protocol):
             TimeoutError: the batch is not durable after `timeout` seconds.
         """
 
+    def watch(self, batch: Batch) -> None:
+        """Keep `batch`, which has a callback now, in memory until its outcome, and count it against the limit of such batches."""
+
 
 class QueryWait(Protocol):
     """The part of query tracking that receipts use: waits until a query has processed a record."""
@@ -336,6 +339,8 @@ class Batch:
         with future.lock:
             self.calls = {} if self.calls is None else self.calls
             self.calls[call] = None
+        if self.spool is not None:
+            self.spool.watch(self)
         # Checked after the call is added, because `announce` reads `calls` after `finish` has set `done`.
         if self.done and self.forget_call(call):
             self._make(call)

@@ -14,9 +14,9 @@ from tutti.batching.receipt import Failure
 from tutti.data import client_protocol
 from tutti.data.gateway_states import NO_NEW_UNORDERED
 from tutti.delivery.lane_registry import Epoch, LaneRegistry
-from tutti.delivery.sender import NOT_KNOWN_YET, Sender
+from tutti.delivery.sender import NOT_KNOWN_YET, Sender, refusal
 from tutti.delivery.session import ELSEWHERE, Event, Greeting, Identity, State
-from tutti.errors import Aborted, Refused, TooLarge, TuttiError, Unknown
+from tutti.errors import Aborted, NotAllowed, TuttiError, Unknown
 
 LOG = logging.getLogger("tutti.client")
 _ELSEWHERE = ELSEWHERE | {"lane"}
@@ -248,8 +248,10 @@ class LaneSender(Sender):
             own: TuttiError = Unknown(text)
             later: TuttiError = Unknown(f"{text}. These records were sent later, and may be in the lane, too")
         else:
-            own = TooLarge(text) if answer.code == "too_large" else Refused(text, answer.code)
+            own = refusal(text, answer.code)
             later = Aborted(f"{text}. These records were sent later, and are in no lane")
+        if isinstance(own, NotAllowed):
+            self._log_refusal(batch.topic, own)
         # Without this batch, the lane has a gap, so it accepts no later batch of this epoch.
         window.fail_at(answer.first_sequence, Failure(own))
         window.fail_from(answer.first_sequence, Failure(later))
@@ -297,6 +299,7 @@ class LaneSender(Sender):
         self._registry.mark_next_unknown(self.lane, self._epoch)
 
     def _fail_topic(self, topic: str, error: TuttiError) -> None:
+        self._log_refusal(topic, error)
         self._registry.fail_topic(topic, error)
 
     def _expire_batches(self, now: float) -> None:

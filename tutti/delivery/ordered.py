@@ -14,9 +14,9 @@ from tutti.batching.receipt import Batch, Failure, Resume
 from tutti.data import client_protocol
 from tutti.data.gateway_states import CUT_OFF
 from tutti.data.names import is_nameless
-from tutti.delivery.sender import NOT_KNOWN_YET, BatchSource, Sender
+from tutti.delivery.sender import NOT_KNOWN_YET, BatchSource, Sender, refusal
 from tutti.delivery.session import US, Event, Greeting, Identity, State
-from tutti.errors import Aborted, Fenced, Refused, TooLarge, TuttiError, Unavailable, Unknown
+from tutti.errors import Aborted, Fenced, NotAllowed, Refused, TuttiError, Unavailable, Unknown
 
 LOG = logging.getLogger("tutti.client")
 _IDLE = limits.IDLE_PRODUCER_US / US / 2  # half the time after which the log deletes the state of an idle unnamed producer
@@ -98,6 +98,8 @@ class OrderedDelivery(Sender):
 
     def end(self, error: TuttiError) -> None:
         """Stop delivering; fail all batches without an outcome with `error`."""
+        if self.session.state is not State.ENDED:
+            self._log_end(error)
         self.session.transition(Event.END)
         failure = Failure(error)
         # Empty the window first: `drain_unsent` of a spool also returns batches in flight, and each batch must fail only once.
@@ -107,6 +109,11 @@ class OrderedDelivery(Sender):
         self.session.outbox.clear()
         self._publish()
         self.source.set_opened(None)
+
+    def _log_end(self, error: TuttiError) -> None:
+        """Log the end of a running producer that lost its token or a right. Before the first epoch, the constructor raises."""
+        if self.accepted and isinstance(error, NotAllowed):
+            LOG.error("%s has ended (number of failed records: %d): %s", self.subject, self.waiting, error)
 
     # -- sending
 
@@ -207,7 +214,9 @@ class OrderedDelivery(Sender):
         elif session.running:
             # Another copy of the refused batch may still commit, so the batch gets its outcome only in `_begin_epoch`.
             text = f"{subject} were refused: {answer.reason}"
-            own = TooLarge(text) if answer.code == "too_large" else Refused(text, answer.code)
+            own = refusal(text, answer.code)
+            if isinstance(own, NotAllowed) and (batch := self.window.batch_at(answer.first_sequence)) is not None:
+                self._log_refusal(batch.topic, own)
             self._refused = answer.first_sequence, Failure(own)
             later = Aborted(f"{text}. These records were sent later, and are in no log")
             self._end_epoch(Failure(later), False, now)
@@ -325,6 +334,7 @@ class OrderedDelivery(Sender):
 
     def _fail_topic(self, topic: str, error: TuttiError) -> None:
         """See `Sender._fail_topic`. If the producer uses progress, all later batches also fail, to keep the progress contiguous."""
+        self._log_refusal(topic, error)
         failure = Failure(error)
         queue = self.source.queue
         while queue and queue[0].topic == topic:

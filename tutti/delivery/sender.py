@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import abc
 import itertools
+import logging
 from collections import deque
 from collections.abc import Iterable
 from typing import Protocol
@@ -15,10 +16,18 @@ from tutti.data import client_protocol
 from tutti.data.frames.frame import Buffer
 from tutti.delivery.session import NOT_ALLOWED, Greeting, Identity, Session, State
 from tutti.delivery.window import Window
-from tutti.errors import ConfigError, FormatError, NotAllowed, Refused, TuttiError
+from tutti.errors import ConfigError, FormatError, NotAllowed, Refused, TooLarge, TuttiError
 
+LOG = logging.getLogger("tutti.client")
 #: Codes of refusals for a topic, epoch or producer that another gateway has registered and this gateway's log lacks so far.
 NOT_KNOWN_YET = frozenset({"topic", "epoch", "producer"})
+
+
+def refusal(text: str, code: str) -> Refused:
+    """Return the error for a permanent refusal of a batch."""
+    if code == "too_large":
+        return TooLarge(text)
+    return NotAllowed(text, code) if code in NOT_ALLOWED else Refused(text, code)
 
 
 class BatchSource(Protocol):
@@ -216,6 +225,13 @@ class Sender(abc.ABC):
             self._fail_topic(topic, error)
         else:
             self._refused_ahead.add(topic)
+
+    def _log_refusal(self, topic: str, error: TuttiError) -> None:
+        """Log once that a topic is refused, for applications that never read their receipts."""
+        logged = self.session.refused_topics
+        if topic not in logged and len(logged) < limits.FAILURES_KEPT_MAX:
+            logged.add(topic)
+            LOG.error("%s: records fail: %s", self.subject, error)
 
     # -- sending
 

@@ -114,6 +114,7 @@ class Session:
         self.epoch = 0  # epoch of the batches that were sent
         self.requested_epoch = 1  # latest epoch to request; higher than `epoch` until the requested epoch opens
         self.topics: dict[str, int] = {}
+        self.refused_topics: set[str] = set()  # topics whose refusal is logged; an opened topic leaves the set
         self.token = ""  # authentication token, for encrypted connections only
         self.retry_at = 0.0  # no batch is sent before this time
         self.outcome_at = 0.0  # time of the last receipt
@@ -247,6 +248,7 @@ class Session:
         topic = self._topic_requests.pop(answer.request, None)
         if topic is not None:
             self.topics[topic] = answer.topic
+            self.refused_topics.discard(topic)
 
     def on_unknown(self, now: float) -> None:
         """Send Hello again, because the gateway does not know the session."""

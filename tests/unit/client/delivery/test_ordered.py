@@ -306,6 +306,45 @@ def test_a_topic_that_is_refused_fails_its_records_alone() -> None:
     assert good.result(0) == 0
 
 
+def test_the_refusal_of_a_topic_is_logged_once_until_the_topic_opens(caplog: pytest.LogCaptureFixture) -> None:
+    rig = Rig().ready()
+
+    def refuse(topic: str) -> None:
+        receipt = rig.send(topic=topic)
+        rig.say(client_protocol.Denied(rig.hear(client_protocol.OpenTopic).request, "rights", f"ask for {topic}"))
+        with pytest.raises(NotAllowed):
+            receipt.result(0)
+
+    for topic in ("a", "a", "b"):
+        refuse(topic)
+    a = "producer 'jfk': records fail: topic 'a' was refused: ask for a (rights)"
+    b = "producer 'jfk': records fail: topic 'b' was refused: ask for b (rights)"
+    assert [(one.levelname, one.getMessage()) for one in caplog.records] == [("ERROR", a), ("ERROR", b)]
+    rig.send(topic="a")
+    rig.topic()
+    rig.commit(rig.frames()[0], 0)
+    rig.delivery.session.topics.clear()
+    refuse("a")
+    assert caplog.messages == [a, b, a]
+    for number in range(limits.FAILURES_KEPT_MAX):
+        refuse(f"topic {number}")
+    assert len(caplog.messages) == limits.FAILURES_KEPT_MAX + 1, "the set of logged topics is bounded"
+
+
+@pytest.mark.parametrize("accepted", [True, False])
+def test_the_end_of_a_running_producer_without_rights_is_logged_once(caplog: pytest.LogCaptureFixture, accepted: bool) -> None:
+    rig = Rig()
+    rig.opened(rig.connect()) if accepted else rig.connect()
+    rig.send()
+    for _ in range(2):
+        rig.say(client_protocol.Denied(0, "token", "the token was revoked: ask for a new token"))
+    end = (
+        "producer 'jfk' has ended (number of failed records: 1): producer 'jfk' is not authorised: "
+        "the token was revoked: ask for a new token"
+    )
+    assert caplog.messages == ([end] if accepted else []), "without an epoch, the constructor raises the error"
+
+
 def test_a_topic_is_asked_for_again_when_the_gateway_could_not() -> None:
     rig = Rig().ready()
     rig.send()
