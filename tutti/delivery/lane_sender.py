@@ -41,6 +41,7 @@ class LaneSender(Sender):
         self._registry = registry
         ordered = registry.ordered.session
         self.session.topics, self.session.log = ordered.topics, ordered.log
+        self.session.refused_topics = ordered.refused_topics
 
     # -- for the session connection
 
@@ -224,7 +225,7 @@ class LaneSender(Sender):
         # Only one copy is refused; if the batch was sent more than once, the lane may still accept another copy.
         self.window.mark_rejected(answer.first_sequence, all_copies=False)
         if not answer.retry and answer.code not in NOT_KNOWN_YET:
-            self._on_refused(answer)
+            self._on_refused(answer, now)
             return
         session.trouble = f"{answer.reason} ({answer.code})"
         if answer.code == "topic":
@@ -236,7 +237,7 @@ class LaneSender(Sender):
             ordered.reopen_epoch(now)  # after repeated refusals, assume that the log has deleted the producer's state
         self._back_off(now, answer.code)
 
-    def _on_refused(self, answer: client_protocol.RefusedAnswer) -> None:
+    def _on_refused(self, answer: client_protocol.RefusedAnswer, now: float) -> None:
         """Handle a permanent refusal: no later batch can enter the lane in this epoch."""
         window = self.window
         batch = window.batch_at(answer.first_sequence)

@@ -221,6 +221,9 @@ class OrderedDelivery(Sender):
             later = Aborted(f"{text}. These records were sent later, and are in no log")
             self._end_epoch(Failure(later), False, now)
 
+    def _on_refused(self, answer: client_protocol.RefusedAnswer, now: float) -> None:
+        self._on_batch_answer(answer, now)
+
     def _on_expected(self, sequence: int, now: float) -> None:
         window, session = self.window, self.session
         oldest = window.oldest

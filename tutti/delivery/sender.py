@@ -88,6 +88,10 @@ class Sender(abc.ABC):
         """Handle an answer other than a receipt."""
 
     @abc.abstractmethod
+    def _on_refused(self, answer: client_protocol.RefusedAnswer, now: float) -> None:
+        """Handle the permanent refusal of a batch in flight."""
+
+    @abc.abstractmethod
     def _fail_topic(self, topic: str, error: TuttiError) -> None:
         """Fail the batches of a topic at the head of the queue. No gateway can still accept a queued batch."""
 
@@ -185,7 +189,7 @@ class Sender(abc.ABC):
                 session.delay_epoch_request()
         elif topic is not None:
             kind = NotAllowed if answer.code in NOT_ALLOWED else Refused
-            self._on_topic_refused(topic, kind(f"topic {topic!r} was refused: {text}", answer.code, topic))
+            self._on_topic_refused(topic, kind(f"topic {topic!r} was refused: {text}", answer.code, topic), now)
         elif is_epoch:
             self.end(Refused(f"producer {self.name!r} was refused: {text}", answer.code))
 
@@ -215,13 +219,20 @@ class Sender(abc.ABC):
                 session.topic_number(topic)
         return False
 
-    def _on_topic_refused(self, topic: str, error: TuttiError) -> None:
-        """Fail the batches of a refused topic, if one of them is first in the queue.
+    def _on_topic_refused(self, topic: str, error: Refused, now: float) -> None:
+        """Fail the batches of a refused topic, if one of them is in flight or first in the queue.
 
         If batches of other topics come first, remember the refusal, and request the topic again after those batches are sent.
         """
-        queue = self.source.queue
-        if queue and queue[0].topic == topic:
+        queue, session = self.source.queue, self.session
+        sent = next((batch for batch in self.window if batch.topic == topic and not batch.resolved), None)
+        if sent is not None:
+            # The topic was open when the batch was sent first, so the token has lost the right, or the group is another one.
+            sequence, text = sent.first_sequence, str(error)
+            self._on_refused(
+                client_protocol.RefusedAnswer(session.number, session.epoch, sequence, error.code, text, retry=False), now
+            )
+        elif queue and queue[0].topic == topic:
             self._fail_topic(topic, error)
         else:
             self._refused_ahead.add(topic)

@@ -331,6 +331,28 @@ def test_the_refusal_of_a_topic_is_logged_once_until_the_topic_opens(caplog: pyt
     assert len(caplog.messages) == limits.FAILURES_KEPT_MAX + 1, "the set of logged topics is bounded"
 
 
+def test_a_topic_that_is_refused_with_batches_in_flight_ends_their_epoch() -> None:
+    rig, frames = in_flight(2)
+    young = rig.send(b"young")
+    sent = [Receipt(batch, 0) for batch in rig.delivery.window]
+    rig.commit(frames[0], 0)
+    rig.say(client_protocol.RefusedAnswer(NUMBER, 1, 2, "producer", "open an epoch", retry=False))
+    rig.now += 1
+    rig.hear(client_protocol.Hello)
+    rig.say(rig.welcome())
+    rig.opened(rig.hear(client_protocol.OpenProducer), sequence=1)
+    rig.now += 1
+    rig.say(client_protocol.Denied(rig.hear(client_protocol.OpenTopic).request, "rights", "ask for a token"))
+    asked = rig.hear(client_protocol.OpenProducer)
+    assert asked.epoch == 2, "the client does not request the topic again and again"
+    rig.opened(asked, sequence=1)
+    assert sent[0].result(0) == 0
+    with pytest.raises(NotAllowed, match="ask for a token"):
+        sent[1].result(0)
+    with pytest.raises(Aborted):
+        young.result(0)
+
+
 @pytest.mark.parametrize("accepted", [True, False])
 def test_the_end_of_a_running_producer_without_rights_is_logged_once(caplog: pytest.LogCaptureFixture, accepted: bool) -> None:
     rig = Rig()
