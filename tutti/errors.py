@@ -99,7 +99,7 @@ class NotAllowed(Refused):
 
 
 class Aborted(Refused):
-    """The log does not contain the record and never will (guarantee C2)."""
+    """The log does not contain the record and never will (guarantee C2), also if the record was never sent."""
 
     def __init__(self, message: str) -> None:
         super().__init__(message, "aborted")
@@ -122,9 +122,10 @@ class TooLarge(Refused, UsageError):
 
 
 class Unknown(TuttiError):
-    """The delivery deadline passed without an outcome. The message states whether the record may still commit.
+    """The record was sent, and the delivery deadline passed or the producer ended without an outcome. The record may still commit.
 
-    If the same producer sends the record again with the same epoch and sequence, the record commits at most once (guarantee C2).
+    A record that was never sent fails with `Aborted`, unless the record is in a spool. If the same producer sends the record again
+    with the same epoch and sequence, the record commits at most once (guarantee C2).
     """
 
 

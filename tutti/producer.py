@@ -73,7 +73,8 @@ class Producer:
         buffer_bytes: limit of the bytes without an outcome, at least 64 KiB; unordered records have a buffer of the same size.
         on_full: behaviour of `send` when the buffer is full: "block" waits, "raise" raises `BufferFull`.
         compression: compression of batches: None, "lz4" or "zstd".
-        delivery_timeout: seconds from `send()` to the failure of a record that has no outcome (`Unknown`).
+        delivery_timeout: seconds from `send()` to the failure of a record without an outcome: with `Unknown`, or with `Aborted` if
+            the record was never sent.
         connect_timeout: seconds to find a gateway and begin an epoch.
         spool: directory of the producer's spool (None: no spool).
         spool_bytes: maximum size of the spool, at least 16 MiB; when the spool is full, `on_full` applies.

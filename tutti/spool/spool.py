@@ -113,8 +113,15 @@ class Spool:
             return f"{what}, and {need} more exceed spool_bytes={self._spool_bytes}"
         # Limit the batches with callbacks, because they stay in memory until their outcome, even during a long outage.
         if len(self._watched) >= limits.SPOOL_WATCHED_MAX:
-            return f"{len(self._watched)} batches with on_delivery have no outcome yet, which is the limit"
+            return f"{len(self._watched)} batches with callbacks have no outcome yet, which is the limit"
         return ""
+
+    def watch(self, batch: Batch) -> None:
+        """See `SpoolWait.watch`. `wrote` handles a batch that is not in the spool yet."""
+        with self.accumulator.lock:
+            position = batch.spool_position
+            if position is not None and self._live.pop(position, None) is not None:
+                self._watched[position] = batch
 
     def wake_disk_thread(self) -> None:
         """Wake the disk thread, because a batch is closed or the producer ends."""
@@ -227,7 +234,7 @@ class Spool:
                 batch.spool_position = position
                 if accumulator.ended:
                     self._late.append(batch)
-                elif batch.callbacks is not None:
+                elif batch.callbacks is not None or batch.calls is not None:
                     self._watched[position] = batch
                 else:
                     self._live[position] = batch

@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from tests.unit.client.fake_gateway import FakeGateway
+from tests.unit.client.fake_gateway import FakeGateway, deliver_within
 from tutti import limits
 from tutti.aio import AsyncProducer
 from tutti.aio.producer import _OverflowingProducer
@@ -396,6 +396,22 @@ def test_a_spool_takes_records_while_no_gateway_is_there(spool: Path) -> None:
             assert await p.flush(0.05) == 1
 
     asyncio.run(run())
+
+
+def test_at_the_deadline_only_a_record_that_was_sent_is_unknown(gateway: FakeGateway) -> None:
+    gateway.window_bytes = 1
+    gateway.rule = lambda heard: [] if isinstance(heard, Frame) else None
+
+    async def run() -> list[Any]:
+        async with AsyncProducer(gateway.url, producer="p", delivery_timeout=60) as p:
+            assert p._producer is not None
+            deliver_within(p._producer, 1)
+            sent = p.send("t", b"1")
+            while not sent.left:
+                await asyncio.sleep(0.01)
+            return list(await asyncio.gather(sent, p.send("t", b"2"), p.send("t", b"3"), return_exceptions=True))
+
+    assert [type(error) for error in asyncio.run(run())] == [Unknown, Aborted, Aborted]
 
 
 def test_after_an_abort_resume_continues(gateway: FakeGateway) -> None:
