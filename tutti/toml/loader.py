@@ -39,7 +39,7 @@ def load_struct(path: str | Path, kind: type[AStruct]) -> AStruct:
         mistakes = sorted(reading.mistakes, key=lambda mistake: mistake.line or _MISSING)
         if not mistakes:
             return value
-    raise ConfigMistakes(str(path), mistakes)
+    raise ConfigMistakes(str(path), mistakes, kind)
 
 
 def read_text(path: str | Path) -> tuple[str | None, list[Mistake]]:

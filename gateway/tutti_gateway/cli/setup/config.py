@@ -122,14 +122,19 @@ def _steps_of_security(directory: Path, members: dict[str, str]) -> list[str]:
 
 
 @config.command()
-@click.argument("file")
+@click.argument("files", nargs=-1, required=True, metavar="FILE...")
 @json_option
-def check(file: str, as_json: bool) -> int:
-    """Report every mistake in a configuration file.
+def check(files: tuple[str, ...], as_json: bool) -> int:
+    """Report every mistake in configuration files.
 
-    FILE configures a gateway, the archiver or a connector. The report has the line and the key of each mistake, the error, and
-    the correction. The exit code is 2 if FILE has a mistake, and 0 if there is only advice.
+    FILE configures a gateway, the archiver or a connector, or has the tokens, keys or credentials that a configuration names. The
+    report has the line and the key of each mistake, the error, and the correction. With --json, each FILE has one line. The exit
+    code is 2 if a FILE has a mistake, and 0 if there is only advice.
     """
+    return max([_check(file, as_json) for file in files])
+
+
+def _check(file: str, as_json: bool) -> int:
     from tutti_gateway.cli.setup.kinds import KINDS, kind_of, mistakes_in
     from tutti_gateway.config import advice, check_config, unknown_hosts
 
@@ -142,13 +147,13 @@ def check(file: str, as_json: bool) -> int:
             valid = _gateway_text(config)
     else:
         mistakes = mistakes_in(KINDS[kind], file)
-        valid = f"configuration of `{KINDS[kind].command}`"
+        valid = KINDS[kind].text
     if as_json:
         found = {"mistakes": [one._asdict() for one in mistakes], "advice": [one._asdict() for one in advised]}
         print_json({"file": file, "kind": kind, "ok": not mistakes, **found})
         return 2 if mistakes else 0
     if mistakes and kind != "gateway":
-        print(f"{file}: checked as the configuration of `{KINDS[kind].command}`")
+        print(f"{file}: checked as {KINDS[kind].text}")
     for mistake in mistakes:
         print(mistake.text(file))
     if not mistakes:

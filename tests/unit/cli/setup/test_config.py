@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import tomllib
@@ -104,11 +105,66 @@ def test_out_names_a_file_or_a_directory() -> None:
     assert (done.code, done.err) == (2, "error: --out x.toml: the kind group writes several files: name a directory\n")
 
 
-def test_serve_names_the_command_of_another_kind_of_file() -> None:
-    assert tutti("config", "init", "--kind", "archive").code == 0
-    done = tutti("serve", "--config", "archive.toml")
+def files_of_all_kinds() -> dict[str, str]:
+    """Make a valid file of each kind in the working directory, and return the path for each kind."""
+    files = {kind: shutil.copy(CONF / TEMPLATES[kind], Path(TEMPLATES[kind]).name) for kind in KINDS if kind in TEMPLATES}
+    files["gateway"] = shutil.copy(CONF / "gateway.toml", "gateway.toml")
+    generate("keys", ["jfk"])
+    client = ("--client", "feed.client", "--keys", "keys/group.keys")
+    assert tutti("tokens", "new", "feed", "--read", "*", "--file", "tokens.toml", *client).code == 0
+    return files | {
+        "tokens": "tokens.toml",
+        "keys": "keys/group.keys",
+        "secret": "keys/jfk.secret",
+        "credentials": "feed.client",
+    }
+
+
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if KINDS[kind].command])
+def test_each_command_names_the_kind_of_another_file_and_its_use(kind: str) -> None:
+    files = files_of_all_kinds()
+    assert files.keys() == KINDS.keys()
+    del files[kind]
+    for other, file in files.items():
+        done = tutti(*KINDS[kind].command.split()[1:], "--config", file)
+        assert (done.code, done.out) == (2, "")
+        assert done.err.startswith(f"error: {file} is {KINDS[other].text}, not {KINDS[kind].text}: ")
+        assert done.err.count("\n") == 1
+        use = f"{KINDS[other].command} --config {file}" if KINDS[other].command else file
+        assert use in done.err.partition(", not ")[2]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "kind"),
+    [(("tokens", "list", "--file"), "tokens"), (("keys", "show"), "keys")],
+)
+def test_the_commands_of_keys_and_tokens_name_the_kind_of_another_file(arguments: tuple[str, ...], kind: str) -> None:
+    for other, file in files_of_all_kinds().items():
+        done = tutti(*arguments, file)
+        if kind == other or (kind == "keys" and other == "secret"):
+            assert done.code == 0
+        else:
+            assert done.code == 2
+            assert done.err.startswith(f"error: {file} is {KINDS[other].text}, not {KINDS[kind].text}: ")
+
+
+def test_a_token_file_in_place_of_credentials_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    files_of_all_kinds()
+    monkeypatch.setenv("TUTTI_TOKEN_FILE", "tokens.toml")
+    done = tutti("status", "--url", "tutti://127.0.0.1:1")
     assert done.code == 2
-    assert done.err == "error: archive.toml is the configuration of `tutti archive run`, not of a gateway\n"
+    assert done.err.startswith("error: tokens.toml is a file of tokens, not a file of client credentials: name it as `tokens` in")
+
+
+@pytest.mark.parametrize("text", ["", "x = 1\n", "[[[", "token = 5\n"])
+def test_an_unknown_file_gets_the_mistakes_of_the_expected_kind(text: str) -> None:
+    Path("f.toml").write_text(text)
+    assert "f.toml is not a tokens file" in (listed := tutti("tokens", "list", "--file", "f.toml").err) or "is not TOML" in listed
+    for kind in KINDS.values():
+        if kind.command:
+            done = tutti(*kind.command.split()[1:], "--config", "f.toml")
+            assert done.code == 2
+            assert done.err.startswith("error: f.toml:")
 
 
 def test_nothing_is_overwritten_without_force() -> None:
@@ -150,11 +206,46 @@ def test_an_unknown_kind_is_refused_with_the_kinds() -> None:
 # check
 
 
-@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "gateway"])
+def test_several_files_are_checked_each_as_its_kind() -> None:
+    files = files_of_all_kinds()
+    del files["gateway"]
+    done = tutti("config", "check", *files.values())
+    assert (done.code, done.err) == (0, "")
+    assert done.lines == [f"{file}: valid: {KINDS[kind].text}" for kind, file in files.items()]
+    Path("wrong.toml").write_text("x = 1\n")
+    told = tutti("config", "check", "--json", "wrong.toml", *files.values())
+    assert told.code == 2
+    lines = [json.loads(line) for line in told.lines]
+    assert [(line["file"], line["kind"], line["ok"]) for line in lines] == [
+        ("wrong.toml", "gateway", False),
+        *((file, kind, True) for kind, file in files.items()),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("kind", "change", "said"),
+    [
+        ("tokens", ("sha256", "sha"), "tokens.feed has sha: it takes admin, bytes_per_s,"),
+        ("keys", ('jfk = "', 'jfk = "zz'), "the key of jfk is 'zz"),
+        ("secret", ('public = "', 'public = "z'), "public is not a key of 40 Z85 characters: "),
+        ("credentials", ('token = "', 'token = "\u00e9'), "token and certificates must be text: "),
+    ],
+)
+def test_mistakes_in_tokens_keys_and_credentials_are_found(kind: str, change: tuple[str, str], said: str) -> None:
+    file = files_of_all_kinds()[kind]
+    path = Path(file)
+    path.write_text(path.read_text().replace(*change))
+    done = tutti("config", "check", file)
+    assert done.code == 2
+    assert done.lines[0] == f"{file}: checked as {KINDS[kind].text}"
+    assert done.lines[1].startswith(f"{file}: {said}")
+
+
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind in TEMPLATES])
 def test_each_kind_of_file_is_recognized_and_checked(kind: str) -> None:
     file = shutil.copy(CONF / TEMPLATES[kind], "f.toml")
     done = tutti("config", "check", str(file))
-    assert (done.code, done.out) == (0, f"f.toml: valid: configuration of `{KINDS[kind].command}`\n")
+    assert (done.code, done.out) == (0, f"f.toml: valid: the configuration of `{KINDS[kind].command}`\n")
     Path(file).write_text(f"metrix = 1\n{Path(file).read_text()}\n[zzz]\n".replace("tutti://127.0.0.1:7400", "x"))
     wrong = tutti("config", "check", str(file))
     assert wrong.code == 2
