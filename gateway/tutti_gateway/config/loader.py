@@ -8,8 +8,8 @@ from typing import Any
 import msgspec
 
 from tutti.errors import ConfigError
+from tutti.security.certificates import check_certificate
 from tutti.security.tokens import read_tokens
-from tutti.security.user_files import check_certificate
 from tutti.toml.lines import key_lines, line_of
 from tutti.toml.loader import StructReader, parse_tree, read_text
 from tutti.toml.mistakes import ConfigMistakes, KeyPath, Mistake

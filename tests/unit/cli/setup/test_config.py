@@ -62,7 +62,7 @@ def test_each_gateway_of_a_group_gets_a_file(kind: str) -> None:
     (place / "tokens.toml").write_text("[tokens]\n")
     tables = {}
     for name in MEMBERS:
-        certificate(place / "tls", name)
+        certificate(place / "tls", name, "IP:10.0.0.1,IP:10.0.0.2,IP:10.0.0.3")
         file = place / f"{name}.toml"
         checked = tutti("config", "check", str(file))
         assert checked.code == 0, checked.out
