@@ -74,7 +74,8 @@ def init(kind: str, out: Path, force: bool, as_json: bool) -> None:
             steps[1:1] = _steps_of_security(out, members)
     else:
         file = out if out.suffix == ".toml" and not os.path.isdir(out) else out / Path(TEMPLATES[kind]).name
-        contents = {file: template}
+        # The comments of the template name the file, for example in a command.
+        contents = {file: template.replace(f"--config {Path(TEMPLATES[kind]).name}".encode(), f"--config {file.name}".encode())}
         command = KINDS["gateway" if kind == "single" else kind].command
         steps = [f"tutti config check {file}  (after each change)", f"{command} --config {file}"]
     write_files(contents, force=force)
@@ -95,6 +96,7 @@ def _of_member(template: str, members: dict[str, str], name: str) -> bytes:
         f'name = "{first}"': f'name = "{name}"',
         f'listen = "{members[first]}"': f'listen = "{members[name]}"',
         f"/{first}": f"/{name}",
+        f" {first}.toml": f" {name}.toml",
     }
     for old, new in changes.items():
         template = template.replace(old, new)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import tomllib
 from pathlib import Path
@@ -94,6 +95,18 @@ def test_the_steps_of_a_secured_group_are_in_an_order_that_works() -> None:
     checked = tutti("config", "check", "jfk.toml")
     assert checked.code == 2
     assert "keys/jfk.secret cannot be read (no such file or directory)" in checked.out
+
+
+@pytest.mark.parametrize("kind", list(TEMPLATES))
+def test_a_written_file_names_its_own_path_and_none_of_a_checkout(kind: str) -> None:
+    """Proves it of a file with a name of its own, because the comments of the template have the name of the template."""
+    out = "there" if kind in GROUPS else "there/mine.toml"
+    files = [Path(file) for file in tutti("config", "init", "--kind", kind, "--out", out, "--json").json["files"]]
+    for file in files:
+        text = file.read_text()
+        assert re.findall(r"\b(?:conf|docs|examples|docker|deploy)/", text) == []
+        assert set(re.findall(r"(?:--config|config check) (\S+\.toml)", text)) <= {file.name}
+    assert any("--config " in file.read_text() for file in files) or kind == "single"
 
 
 def test_out_names_a_file_or_a_directory() -> None:
