@@ -48,9 +48,8 @@ def read_text(path: str | Path) -> tuple[str | None, list[Mistake]]:
         # Remove a byte order mark and convert line ends, which some editors write.
         return read_limited(path)[0].decode("utf-8-sig").replace("\r\n", "\n").replace("\r", "\n"), []
     except OSError as error:
-        return None, [
-            Mistake("", None, f"cannot be read ({(error.strerror or str(error)).lower()})", remedy(error, "name a TOML file"))
-        ]
+        otherwise = "make it readable for this user" if isinstance(error, PermissionError) else "name a TOML file"
+        return None, [Mistake("", None, f"cannot be read ({(error.strerror or str(error)).lower()})", remedy(error, otherwise))]
     except UnicodeDecodeError as error:
         return None, [Mistake("", None, f"is not UTF-8 text (byte {error.start})", "save it as UTF-8")]
 

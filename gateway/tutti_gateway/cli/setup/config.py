@@ -41,7 +41,7 @@ def config() -> None:
 )
 @click.option(
     "--out",
-    type=click.Path(path_type=Path),
+    type=click.Path(path_type=Path, readable=False),
     default=Path(),
     metavar="FILE|DIR",
     help="FILE.toml to write, or directory for the files; group and secured take a directory. [default: the current directory]",
@@ -59,6 +59,8 @@ def init(kind: str, out: Path, force: bool, as_json: bool) -> None:
     from tutti_gateway.cli.setup.kinds import KINDS
     from tutti_gateway.cli.setup.shipped_files import read_shipped, write_files
 
+    if out.suffix not in ("", ".toml") and not os.path.isdir(out):
+        raise UsageError(f"--out {out}: a file's name must end in .toml, and a directory with a dot in its name must exist")
     template = read_shipped(f"conf/{TEMPLATES[kind]}")
     if kind in _GROUPS:
         if out.suffix == ".toml" and not os.path.isdir(out):

@@ -10,7 +10,7 @@ import click
 @click.command()
 @click.option(
     "--out",
-    type=click.Path(path_type=Path),
+    type=click.Path(path_type=Path, readable=False),
     default=Path("examples"),
     show_default=True,
     metavar="DIR",

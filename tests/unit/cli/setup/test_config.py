@@ -114,6 +114,11 @@ def test_out_names_a_file_or_a_directory() -> None:
     assert tutti("config", "init", "--out", "there").lines[0] == "wrote there/gateway.toml"
     assert tutti("config", "init", "--out", "not/there.toml").lines[0] == "wrote not/there.toml"
     assert tutti("config", "init", "--out", "new").lines[0] == "wrote new/gateway.toml"
+    done = tutti("config", "init", "--out", "x.yaml")
+    assert (done.code, done.out) == (2, "")
+    assert done.err == "error: --out x.yaml: a file's name must end in .toml, and a directory with a dot in its name must exist\n"
+    Path("v1.2").mkdir()
+    assert tutti("config", "init", "--out", "v1.2").lines[0] == "wrote v1.2/gateway.toml"
     done = tutti("config", "init", "--kind", "group", "--out", "x.toml")
     assert (done.code, done.err) == (2, "error: --out x.toml: the kind group writes several files: name a directory\n")
 
