@@ -108,7 +108,7 @@ def _of_member(template: str, members: dict[str, str], name: str) -> bytes:
 def _steps_of_start(files: list[Path], members: dict[str, str]) -> list[str]:
     others = " and ".join(list(members)[1:])
     return [
-        f"tutti config check {files[0]}  (likewise {others})",
+        f"tutti config check {' '.join(map(str, files))}",
         f"tutti serve --config {files[0]}  (likewise {others}, each on its own host)",
     ]
 
