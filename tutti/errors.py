@@ -21,6 +21,19 @@ class ConfigError(TuttiError):
     exit_code = 2
 
 
+class WrongFile(ConfigError):
+    """A file does not have the expected keys and values.
+
+    The attribute `file` is its path, and `expected` identifies the expected kind of file, so that a command can report the kind
+    that the file has instead.
+    """
+
+    def __init__(self, message: str, file: str, expected: str) -> None:
+        super().__init__(message)
+        self.file = file
+        self.expected = expected
+
+
 class UsageError(TuttiError, ValueError):
     """An argument of a call is not valid."""
 
