@@ -12,8 +12,8 @@ import subprocess
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Coroutine, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,7 @@ from nats.errors import Error as NatsError
 
 from benchmarks.fleet import free_bases
 from benchmarks.peers import fetched
-from benchmarks.peers.work import FLIGHT, PACED_RATE, Latency, Running, gap_s
+from benchmarks.peers.work import FLIGHT, PACED_RATE, Client, Latency, Running, gap_s, latency
 from tutti.runtime.child_processes import end_with_this_process
 
 _SERVER = "nats-server", "github.com/nats-io/nats-server/v2@v2.15.2"
@@ -35,6 +35,7 @@ cluster {{ name: bench, listen: "127.0.0.1:{route}", routes: [{routes}] }}
 STREAM = "benchstream"  # as `nats bench` calls it
 _START_S = 60.0
 _RUN_S = 300.0
+_WARM = 100  # records before the first that counts
 _BATCH = 4000  # of its asynchronous publisher: the best of 500, 1,000, 4,000, 16,000 on two processors
 _SAID = re.compile(r"stats: ([\d,]+) msgs/sec")
 _TIMES = re.compile(r"P50: ([\d,.]+)us.*?P99: ([\d,.]+)us")
@@ -69,6 +70,20 @@ class _Servers(Running):
 
     def small_each(self, count: int) -> float:
         return _rate(self._bench("sync", 100, count, f"--clients={FLIGHT}"))
+
+    def compiled(self) -> Client:
+        """`nats bench`: each of its clients has a connection of its own."""
+        return Client(self.small_each, self.one_at_a_time, self.paced)
+
+    def python(self) -> Client:
+        """nats-py, in an event loop of this process."""
+        self._bench("sync", 100, 10)  # there is a stream
+        url = self._urls[0]  # the one that `nats bench` knows
+        return Client(
+            lambda count: asyncio.run(_python_each(url, count)),
+            lambda count: asyncio.run(_python_one(url, count)),
+            lambda seconds: asyncio.run(_python_paced(url, seconds)),
+        )
 
     def gap(self) -> float:
         """The leader of the stream is killed under the Python client; `nats bench` ends with it."""
@@ -124,6 +139,60 @@ class _Client:
         for task in waiting:
             task.cancel()
         await asyncio.gather(*waiting, return_exceptions=True)
+
+
+@asynccontextmanager
+async def _streams(url: str, count: int) -> AsyncIterator[list[Any]]:
+    """Open `count` connections of the Python client, and return the JetStream context of each."""
+    connections = [await nats.connect(url) for _ in range(count)]
+    try:
+        yield [connection.jetstream(timeout=_START_S) for connection in connections]
+    finally:
+        for connection in connections:
+            await connection.close()
+
+
+async def _python_each(url: str, count: int) -> float:
+    """Return records a second over 200 connections, with one record under way on each."""
+
+    async def send(stream: Any) -> None:
+        for _ in range(count // FLIGHT):
+            await stream.publish("bench", bytes(100))
+
+    async with _streams(url, FLIGHT) as streams:
+        begin = time.perf_counter()
+        await asyncio.gather(*map(send, streams))
+        return count // FLIGHT * FLIGHT / (time.perf_counter() - begin)
+
+
+async def _python_one(url: str, count: int) -> Latency:
+    times = []
+    async with _streams(url, 1) as (stream,):
+        for number in range(count + _WARM):
+            begin = time.perf_counter_ns()
+            await stream.publish("bench", bytes(100))
+            if number >= _WARM:
+                times.append(time.perf_counter_ns() - begin)
+    return latency(times)
+
+
+async def _python_paced(url: str, seconds: float) -> Latency:
+    """Each record is sent when it is due, also while earlier records wait for their receipts."""
+    times: list[int] = []
+
+    async def send(stream: Any, counts: bool) -> None:
+        begin = time.perf_counter_ns()
+        await stream.publish("bench", bytes(100))
+        if counts:
+            times.append(time.perf_counter_ns() - begin)
+
+    async with _streams(url, 1) as (stream,), asyncio.TaskGroup() as tasks:
+        begin = time.perf_counter()
+        for number in range(PACED_RATE + int(PACED_RATE * seconds)):
+            while (wait := begin + number / PACED_RATE - time.perf_counter()) > 0:
+                await asyncio.sleep(wait)
+            tasks.create_task(send(stream, number >= PACED_RATE))
+    return latency(times)
 
 
 async def _ignore(_: Exception) -> None:

@@ -2,23 +2,33 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from statistics import median
 from typing import Any, NamedTuple
 
 from benchmarks import machine
-from benchmarks.figures import number
+from benchmarks.figures import descendants, number, seconds_of
 from benchmarks.kept import header
 from benchmarks.machine import KIB
 from benchmarks.pages import Found, Measure, spread
-from benchmarks.peers.work import Latency, Running, System
+from benchmarks.peers.work import Client, Latency, Running, System
 
 OURS, MACHINE = "Tutti", "the machine"
 _SAMPLE = 20  # a twentieth of the volume tells how much of it fits into the time
 _LOAD_S = 15.0
-
-
+KINDS = COMPILED, PYTHON = "compiled client", "Python client"
+_EACH = 50_000  # records of many connections
+_OF_CLIENTS = {
+    "200 connections": Measure("k/s", "more"),
+    "CPU of a record, servers": Measure("us", "less"),
+    "CPU of a record, client": Measure("us", "less"),
+    "one at a time, p50": Measure("ms", "less"),
+    "one at a time, p99": Measure("ms", "less"),
+    "1,000/s, p50": Measure("ms", "less"),
+    "1,000/s, p99": Measure("ms", "less"),
+}
 MEASURES = {
     "1 KB": Measure("MB/s", "more"),
     "100 B": Measure("k/s", "more"),
@@ -32,6 +42,7 @@ MEASURES = {
     "elsewhere, p99": Measure("ms", "less"),
     "1,000/s, p50": Measure("ms", "less"),
     "1,000/s, p99": Measure("ms", "less"),
+    **{f"{what}, {kind}": measure for kind in KINDS for what, measure in _OF_CLIENTS.items()},
     "idle member": Measure("MB", "less"),
     "killed, longest gap": Measure("s", "less"),
     **machine.MEASURES,
@@ -85,6 +96,38 @@ def _limits(running: Running, _: int) -> dict[str, float]:
     return running.limits()
 
 
+def _compiled(running: Running, _: int) -> dict[str, float]:
+    return _by_client(running, running.compiled(), COMPILED)
+
+
+def _python(running: Running, _: int) -> dict[str, float]:
+    return _by_client(running, running.python(), PYTHON)
+
+
+def _by_client(running: Running, client: Client | None, kind: str) -> dict[str, float]:
+    """Return the figures of one kind of client, and what a record of its 200 connections costs."""
+    if client is None:
+        return {}
+    client.each(_EACH // 10)
+    servers, own = _servers_s(running), _client_s()
+    found = {"200 connections": client.each(_EACH) / 1e3}
+    if running.members():
+        found["CPU of a record, servers"] = (_servers_s(running) - servers) / _EACH * 1e6
+        found["CPU of a record, client"] = (_client_s() - own) / _EACH * 1e6
+    found |= _of("one at a time", client.one(3000)) | _of("1,000/s", client.paced(5) if client.paced is not None else None)
+    return {f"{what}, {kind}": value for what, value in found.items()}
+
+
+def _servers_s(running: Running) -> float:
+    return sum(seconds_of(pid) for member in running.members() for pid in (member, *descendants(member)))
+
+
+def _client_s() -> float:
+    """Return the CPU time of this process and of its children that ended: clients run in the one or in the others."""
+    spent = os.times()
+    return spent.user + spent.system + spent.children_user + spent.children_system
+
+
 def _gap(running: Running, _: int) -> dict[str, float]:
     return _one("killed, longest gap", running.gap())
 
@@ -98,6 +141,8 @@ WORK: dict[str, Callable[[Running, int], dict[str, float]]] = {
     "100B": _small,
     "batches": _batches,
     "many": _many,
+    "compiled": _compiled,
+    "python": _python,
     "gap": _gap,
 }
 
