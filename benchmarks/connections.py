@@ -19,6 +19,7 @@ from benchmarks.load.generator import Load, Message, run
 
 WAIT_S = 60.0
 _ANSWER = b"receipt."
+_PACED_CONNECTIONS_MIN = 100
 _FILE = """
 import os, socket, sys
 def opened(path):
@@ -92,11 +93,12 @@ def load(directory: Path, connections: int, size: int, count: int, rate: float =
 
     Args:
         directory: for the files of the three processes.
-        connections: number of connections.
+        connections: number of connections; at least 100 in a paced run, so that a late answer delays no later message.
         size: of a message, at most 4,096 bytes, because the head takes what one read returns as one message.
         count: messages in all.
         rate: messages a second in all; 0: each answer sends the next message.
     """
+    connections = max(connections, _PACED_CONNECTIONS_MIN) if rate else connections
     with _head(directory, connections) as port, contextlib.ExitStack() as opened:
         made = []
         for _ in range(connections):

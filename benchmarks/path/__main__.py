@@ -195,6 +195,21 @@ def thread_lines(spent: Mapping[tuple[str, str], list[Spent]]) -> str:
     return "\n".join(lines)
 
 
+def measurable(names: list[str]) -> list[str]:
+    """Return the works that this machine can measure, and report the others.
+
+    Raises:
+        SystemExit: none of the works can be measured.
+    """
+    missing = generator.lacking()
+    left_out = [name for name in names if missing and ALL[name].load is not None]
+    if left_out:
+        print(f"left out, because {missing} is missing: {', '.join(left_out)}", flush=True)
+    if len(left_out) == len(names):
+        raise SystemExit("nothing is left to measure")
+    return [name for name in names if name not in left_out]
+
+
 def main() -> int:
     """Print what a record costs; 0 however much it is."""
     listing = "\n".join(f"  {name:<12} {work.title}{' (only when named)' if work.bulk else ''}" for name, work in ALL.items())
@@ -216,10 +231,7 @@ def main() -> int:
     unknown = [name for name in arguments.names if name not in ALL]
     if unknown:
         parser.error(f"there is no work {unknown[0]!r}; there are {', '.join(ALL)}")
-    names = arguments.names or [name for name, work in ALL.items() if not work.bulk]
-    if generator.lacking() and any(ALL[name].load for name in names):
-        print(f"left out, because {generator.lacking()} is missing: the works of the C load", flush=True)
-        names = [name for name in names if ALL[name].load is None]
+    names = measurable(arguments.names or [name for name, work in ALL.items() if not work.bulk])
     checkouts = {OURS: HERE} | ({str(arguments.against): arguments.against.resolve()} if arguments.against else {})
     print(about(), flush=True)
     begin = time.monotonic()

@@ -22,7 +22,7 @@ from nats.errors import Error as NatsError
 
 from benchmarks.fleet import free_bases
 from benchmarks.peers import fetched
-from benchmarks.peers.work import FLIGHT, PACED_RATE, Client, Latency, Running, gap_s, latency
+from benchmarks.peers.work import FLIGHT, MS_PER_NS, PACED_RATE, Client, Latency, Running, gap_s, latency
 from tutti.runtime.child_processes import end_with_this_process
 
 _SERVER = "nats-server", "github.com/nats-io/nats-server/v2@v2.15.2"
@@ -33,6 +33,7 @@ jetstream {{ store_dir: {store}, max_file: 100GB{sync} }}
 cluster {{ name: bench, listen: "127.0.0.1:{route}", routes: [{routes}] }}
 """
 STREAM = "benchstream"  # as `nats bench` calls it
+_LOAD = Path(__file__).with_name("jetstream_load")
 _START_S = 60.0
 _RUN_S = 300.0
 _WARM = 100  # records before the first that counts
@@ -71,9 +72,26 @@ class _Servers(Running):
     def small_each(self, count: int) -> float:
         return _rate(self._bench("sync", 100, count, f"--clients={FLIGHT}"))
 
-    def compiled(self) -> Client:
-        """`nats bench`: each of its clients has a connection of its own."""
-        return Client(self.small_each, self.one_at_a_time, self.paced)
+    def compiled(self) -> Client | None:
+        """NATS' Go client under the same load as the load generator gives a gateway: `nats bench` has no pace without waiting."""
+        program = fetched.built(_LOAD)
+        if program is None:
+            return None
+        self._bench("sync", 100, 10)  # there is a stream
+
+        def load(connections: int, in_flight: int, count: int, rate: int = 0) -> tuple[float, Latency]:
+            command = [str(program), self._urls[0], *map(str, (connections, in_flight, count, rate))]
+            ran = subprocess.run(command, capture_output=True, text=True, timeout=_RUN_S, check=False)
+            if ran.returncode:
+                raise SystemExit(ran.stderr.strip()[-1000:])
+            records, elapsed_ns, half, most = map(int, ran.stdout.split())
+            return records / elapsed_ns * 1e9, Latency(half * MS_PER_NS, most * MS_PER_NS)
+
+        return Client(
+            lambda count: load(FLIGHT, 1, count)[0],
+            lambda count: load(1, 1, count)[1],
+            lambda seconds: load(1, PACED_RATE, int(seconds * PACED_RATE), PACED_RATE)[1],
+        )
 
     def python(self) -> Client:
         """nats-py, in an event loop of this process."""
