@@ -107,10 +107,10 @@ static void *allocate(size_t count, size_t size)
 
 static uint64_t clock_ns(clockid_t clock)
 {
-    struct timespec time;
-    if (clock_gettime(clock, &time))
+    struct timespec now;
+    if (clock_gettime(clock, &now))
         fail("clock_gettime: %s", strerror(errno));
-    return (uint64_t)time.tv_sec * 1000000000u + (uint64_t)time.tv_nsec;
+    return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
 }
 
 static void read_all(void *into, size_t size)

@@ -192,12 +192,12 @@ class Sides:
 def table(found: Found, names: Sequence[str]) -> str:
     """Medians of all systems beside one another; the best of the others is marked."""
     wide = [max(12, len(name)) + 2 for name in names]
-    lines = [f"{'':<34}{'':<6}" + "".join(f"{name:>{width}}" for name, width in zip(names, wide, strict=True))]
+    lines = [f"{'':<42}{'':<6}" + "".join(f"{name:>{width}}" for name, width in zip(names, wide, strict=True))]
     for measure, (unit, _) in MEASURES.items():
         if not found[measure]:
             continue
         values = (number(median(found[measure][name])) if name in found[measure] else "-" for name in names)
-        lines.append(f"{measure:<34}{unit:<6}" + "".join(f"{value:>{width}}" for value, width in zip(values, wide, strict=True)))
+        lines.append(f"{measure:<42}{unit:<6}" + "".join(f"{value:>{width}}" for value, width in zip(values, wide, strict=True)))
     return "\n".join(lines)
 
 
@@ -274,7 +274,7 @@ def verdicts(found: Found) -> list[Verdict]:
 def lines(told: Sequence[Verdict]) -> str:
     """Verdicts to read, a line each."""
     return "\n".join(
-        f"{one.measure:<34}{one.reached}, target {one.asked}{'  MISSED' if one.missed else ''}{'; ' if one.best else ''}{one.best}"
+        f"{one.measure:<42}{one.reached}, target {one.asked}{'  MISSED' if one.missed else ''}{'; ' if one.best else ''}{one.best}"
         for one in told
     )
 
