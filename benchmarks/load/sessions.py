@@ -14,7 +14,7 @@ import msgspec
 
 from benchmarks.load.generator import Message
 from tutti.data import client_protocol
-from tutti.data.client_protocol import Denied, EpochFenced, EpochOpened, Hello, OpenProducer, OpenTopic, TopicOpened, Welcome
+from tutti.data.client_protocol import Denied, EpochFenced, EpochOpened, Hello, OpenProducer, OpenTopic, TopicOpened
 from tutti.data.frames.frame import Frame, Kind
 from tutti.data.frames.plain_body import encode_plain
 from tutti.zmtp import framing
@@ -22,13 +22,14 @@ from tutti.zmtp import framing
 TOPIC = "bench"
 VALUE_BYTES = 100
 _WAIT_S = 30.0
+_EPOCH_REQUEST, _TOPIC_REQUEST = 1, 2
 _ATTEMPTS = 10  # to open an epoch, which another process with the same producers may open too
 #: Values that occur nowhere else in a message: they mark the fields that the load generator sets.
 _PRODUCER, _SEQUENCE, _EPOCH = 0x7A11_5EED_C0DE_0001, 0x3A11_5EED_C0DE_0002, 0x5EED_0003
 
 
 class Session:
-    """One connection of a producer.
+    """One connection of a producer. It is open after `advance` has returned True.
 
     Attributes:
         producer: number of the producer.
@@ -38,17 +39,23 @@ class Session:
     """
 
     def __init__(self, host: str, port: int, name: str) -> None:
-        """Connect, and open an epoch of the producer `name`, which takes the producer from an earlier session.
+        """Connect, and send all requests without waiting for an answer.
 
         Raises:
-            SystemExit: the gateway refuses the session.
-            OSError: the gateway cannot be reached, or does not answer.
+            OSError: the gateway cannot be reached.
         """
+        self.producer = self.epoch = self.sequence = self.topic = 0
+        self._name = name
+        self._attempts = 0
+        self._handshake: framing.NullHandshake | None = framing.NullHandshake(b"DEALER", b"ROUTER")
+        self._received = b""
         self._socket = socket.create_connection((host, port), _WAIT_S)
         try:
             self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            self._received = self._shake_hands()
-            self._open(name)
+            self._socket.sendall(self._handshake.data_to_send())
+            self._send(Hello(client_protocol.PROTOCOL, "tutti-bench", os.urandom(16)))
+            self._send(OpenTopic(_TOPIC_REQUEST, TOPIC))
+            self._request_epoch(1)
         except BaseException:
             self.close()
             raise
@@ -61,43 +68,56 @@ class Session:
         """Close the connection."""
         self._socket.close()
 
-    def _shake_hands(self) -> bytes:
-        handshake = framing.NullHandshake(b"DEALER", b"ROUTER")
-        self._socket.sendall(handshake.data_to_send())
-        while (rest := handshake.receive_data(self._bytes())) is None:
-            pass
-        return rest
+    def advance(self) -> bool:
+        """Wait for the answer to the epoch request. Return True if the epoch is open, and False if the next one is requested.
 
-    def _open(self, name: str) -> None:
-        self._ask(Hello(client_protocol.PROTOCOL, "tutti-bench", os.urandom(16)), Welcome)
-        instance, epoch = os.urandom(16), 1
-        for _ in range(_ATTEMPTS):
-            answer = self._ask(OpenProducer(1, name, instance, epoch), EpochOpened, EpochFenced)
-            if isinstance(answer, EpochOpened):
-                self.producer, self.epoch, self.sequence = answer.producer, answer.epoch, answer.sequence + 1
-                break
-            epoch = answer.epoch + 1
-        else:
-            raise SystemExit(f"the producer {name} was taken by another process {_ATTEMPTS} times: run one load at a time")
-        self.topic = self._ask(OpenTopic(2, TOPIC), TopicOpened).topic
-        while self._received:  # the load generator must begin at the start of a frame
-            self._answer()
+        An earlier session may own the current epoch of the producer. The next epoch takes the producer from that session.
 
-    def _ask(self, request: msgspec.Struct, *kinds: type[msgspec.Struct]) -> Any:
+        Raises:
+            SystemExit: the gateway refuses a request, or closes the connection.
+            OSError: the gateway does not answer.
+        """
+        answer = self._answer(EpochOpened, EpochFenced)
+        if isinstance(answer, EpochFenced):
+            self._request_epoch(answer.epoch + 1)
+            return False
+        self.producer, self.epoch, self.sequence = answer.producer, answer.epoch, answer.sequence + 1
+        while not self.topic or self._received:  # the load generator must begin at the start of a frame
+            self._read()
+        return True
+
+    def _request_epoch(self, epoch: int) -> None:
+        self._attempts += 1
+        if self._attempts > _ATTEMPTS:
+            raise SystemExit(f"another process took the producer {self._name} {_ATTEMPTS} times: run one load at a time")
+        self._send(OpenProducer(_EPOCH_REQUEST, self._name, os.urandom(16), epoch))
+
+    def _send(self, request: msgspec.Struct) -> None:
         self._socket.sendall(framing.frame(client_protocol.encode_control(request)))
-        while True:
-            answer = self._answer()
-            if isinstance(answer, kinds):
-                return answer
-            if isinstance(answer, Denied):
-                raise SystemExit(f"the gateway refused {type(request).__name__}: {answer.reason} ({answer.code})")
 
-    def _answer(self) -> client_protocol.FromGateway | None:
-        """Return the next control message; None for a ZMTP command, which needs no answer during the setup."""
+    def _answer(self, *kinds: type[msgspec.Struct]) -> Any:
+        while not isinstance(answer := self._read(), kinds):
+            pass
+        return answer
+
+    def _read(self) -> client_protocol.FromGateway | None:
+        """Read the next frame: return its control message, or answer its command and return None."""
+        if self._handshake is not None:
+            while (rest := self._handshake.receive_data(self._bytes())) is None:
+                pass
+            self._handshake, self._received = None, rest
         while (found := _split(self._received)) is None:
             self._received += self._bytes()
         flags, data, self._received = found
-        return None if flags & framing.COMMAND else client_protocol.decode_from_gateway(data)
+        if flags & framing.COMMAND:
+            self._socket.sendall(framing.pong(data))
+            return None
+        answer = client_protocol.decode_from_gateway(data)
+        if isinstance(answer, Denied):
+            raise SystemExit(f"the gateway refused a session of the load: {answer.reason} ({answer.code})")
+        if isinstance(answer, TopicOpened):
+            self.topic = answer.topic
+        return answer
 
     def _bytes(self) -> bytes:
         data = self._socket.recv(65536)
@@ -152,4 +172,9 @@ def sessions(port: int, count: int, host: str = "127.0.0.1") -> Iterator[list[Se
         for number in range(count):
             made.append(Session(host, port, f"load-{number}"))
             opened.callback(made[-1].close)
+        # All requests are under way at once. A gateway closes a connection that answers no heartbeats, and on a busy machine one
+        # session after the other would take longer than that.
+        waiting = made
+        while waiting:
+            waiting = [one for one in waiting if not one.advance()]
         yield made

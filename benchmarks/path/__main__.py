@@ -92,10 +92,12 @@ class Bare:
 
     def figures(self, name: str, records: int) -> Figures:
         """Return the figures of one turn; empty for a work that has no yardstick."""
-        of = ALL[name].load
-        if of is not None and (of.in_flight == 1 or of.rate):
-            return figures_of(connections.load(self._directory, of.connections, _BARE_BYTES, records, of.rate), of)
-        return self._YARDSTICKS[name](self, records) if name in self._YARDSTICKS else {}
+        if name in self._YARDSTICKS:
+            return self._YARDSTICKS[name](self, records)
+        of = ALL["paced-load" if name == "paced" else name].load
+        if of is None or (of.in_flight > 1 and not of.rate) or generator.lacking():
+            return {}  # in bulk, and with several records under way, a bare server has no way to tell messages apart
+        return figures_of(connections.load(self._directory, of.connections, _BARE_BYTES, records, of.rate), of)
 
     def _many(self, records: int) -> Figures:
         return {"k/s": connections.rate(self._directory, FLIGHT, _BARE_BYTES, records) / 1e3}
@@ -167,8 +169,8 @@ def ratio(ours: list[float], theirs: list[float]) -> float:
 
 def report(found: Found, sides: list[str]) -> str:
     """Return a table: the medians of each side with the smallest and largest round, and the ratios turn by turn."""
-    lines = []
     pair = len(sides) > 1
+    lines = [f"ratio: {sides[0]} to {sides[1]}, turn by turn"] if pair else []
     for title in dict.fromkeys(name for name, _ in found):
         rows = {measure: of for (name, measure), of in found.items() if name == title}
         lines.append(ALL[title].title)

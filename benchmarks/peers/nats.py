@@ -76,6 +76,7 @@ class _Servers(Running):
         """NATS' Go client under the same load as the load generator gives a gateway: `nats bench` has no pace without waiting."""
         program = fetched.built(_LOAD)
         if program is None:
+            print(f"JetStream: no compiled client, because Go cannot build {_LOAD.name} or fetch its modules", flush=True)
             return None
         self._bench("sync", 100, 10)  # there is a stream
 

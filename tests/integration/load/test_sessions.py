@@ -59,5 +59,13 @@ def test_a_later_run_takes_over_the_producers_of_the_first(measured: Measured) -
 
 
 def test_a_name_that_the_gateway_refuses_is_an_error(measured: Measured) -> None:
-    with pytest.raises(SystemExit, match="the gateway refused OpenProducer"):
-        Session("127.0.0.1", measured.base, "x" * 10_000)
+    session = Session("127.0.0.1", measured.base, "x" * 10_000)
+    with pytest.raises(SystemExit, match=r"the gateway refused a session of the load: .* \(name\)"):
+        session.advance()
+    session.close()
+
+
+def test_hundreds_of_sessions_open_at_once(measured: Measured) -> None:
+    with sessions(measured.base, 300) as opened:
+        assert len({one.producer for one in opened}) == 300
+        assert run(opened, message_of(opened[0].topic, 100), 600).records == 600

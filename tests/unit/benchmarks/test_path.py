@@ -47,7 +47,8 @@ def test_a_report_has_the_medians_and_the_ratios() -> None:
         ("many-load", "k/s"): {OURS: [10.0, 30.0, 20.0], THEIRS: [5.0, 15.0, 10.0], BARE: [100.0, 100.0, 100.0]},
         ("many-load", CPU): {OURS: [80.0], THEIRS: [160.0]},
     }
-    title, rate, cpu = report(found, [OURS, THEIRS]).splitlines()
+    legend, title, rate, cpu = report(found, [OURS, THEIRS]).splitlines()
+    assert legend == "ratio: this tree to theirs, turn by turn"
     assert title == "200 connections, C load"
     assert rate.split("; ") == [
         "  k/s                   this tree 20 (10 to 30)",
