@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import subprocess
 import threading
 import time
@@ -11,7 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.load.generator import SOURCE, Message, compiler, run
+from benchmarks.figures import descendants
+from benchmarks.load.generator import SOURCE, Message, compiler, program, run
 from tests.integration.load.fake_server import EPOCH, MESSAGE, PRODUCER, SEQUENCE, Server, receipts, serving
 from tutti.data.client_protocol import RefusedAnswer, Welcome, encode_control
 from tutti.zmtp import framing
@@ -111,6 +114,19 @@ def test_a_ping_gets_its_pong_between_two_messages_and_other_commands_get_nothin
 
     with serving(serve) as client:
         assert run([client], MESSAGE, 2).records == 2
+
+
+def test_a_load_that_was_stopped_and_continued_interrupts_no_receipt() -> None:
+    def serve(server: Server) -> None:
+        server.fields()
+        (load,) = (pid for pid in descendants(os.getpid()) if Path(f"/proc/{pid}/exe").resolve() == program())
+        for signum in (signal.SIGSTOP, signal.SIGCONT):  # a continued process gets EINTR from its system call
+            os.kill(load, signum)
+            time.sleep(0.05)
+        server.send(receipts(0))
+
+    with serving(serve) as client:
+        assert run([client], MESSAGE, 1).records == 1
 
 
 def test_a_change_of_the_group_is_no_error() -> None:
