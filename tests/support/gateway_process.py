@@ -21,6 +21,8 @@ from tutti_gateway.core import limits
 
 READY_WAIT_S = 60.0
 STOP_WAIT_S = 40.0
+#: Lines of `[log]` for segments that double in size. The first one is not 1 MiB, which doubles to the size of the reserve.
+GROWING = "prepared_segments = 0\nfirst_segment_bytes = 1100000\n"
 
 
 @dataclass(frozen=True)

@@ -94,6 +94,7 @@ class Trial:
         lanes: whether some producers send unordered.
         founders: so many of the first gateways found the group, each "grow" adds the next; all unless said otherwise.
         retention: the gateways keep little of the log and of lanes, so that both begin later and later.
+        growing: the segments of the log start small and double in size.
     """
 
     def __init__(
@@ -110,6 +111,7 @@ class Trial:
         lanes: bool = True,
         founders: int | None = None,
         retention: bool = False,
+        growing: bool = False,
     ) -> None:
         """Nothing runs yet."""
         self._root = root
@@ -123,7 +125,17 @@ class Trial:
         self._second = ""  # a fault that is to happen in the middle of the next one
         self.report = Report(seed)
         more = RETENTION if retention else ""
-        self.lab = Lab(root, members, small_disks=1, record=record, transport=transport, keys=keys, more=more, founders=founders)
+        self.lab = Lab(
+            root,
+            members,
+            small_disks=1,
+            record=record,
+            transport=transport,
+            keys=keys,
+            more=more,
+            founders=founders,
+            growing=growing,
+        )
         addresses = self.lab.network.addresses
         readers = [f"tutti://{addresses[name]}:{PORT}" for name in self.lab.names[-2:]]
         self.load = Load(root, self.lab.network.inside(CLIENTS), self.lab.url, readers, rate, lanes=lanes)

@@ -36,6 +36,7 @@ OPTIONS = LogOptions(segment_bytes=32 << 10, prepared_segments=0, reserved_bytes
 STRICT = LogOptions(
     segment_bytes=32 << 10, prepared_segments=0, reserved_bytes=0, disk_low_bytes=0, snapshot_frames=12, vote_mark="strict"
 )
+GROWING = replace(OPTIONS, first_segment_bytes=16 << 10)
 
 
 @dataclass
@@ -147,7 +148,13 @@ MOVES = ["append", "sync", "decide", "append", "append", "sync", "scalars", "dec
 
 @pytest.mark.parametrize(
     ("options", "part"),
-    [(OPTIONS, 0), *(pytest.param(OPTIONS, part, marks=pytest.mark.soak) for part in (1, 2)), (OPTIONS, 3), (STRICT, 0)],
+    [
+        (OPTIONS, 0),
+        *(pytest.param(OPTIONS, part, marks=pytest.mark.soak) for part in (1, 2)),
+        (OPTIONS, 3),
+        (STRICT, 0),
+        (GROWING, 0),
+    ],
 )
 def test_every_instant_of_a_writer(tmp_path: Path, options: LogOptions, part: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every operation of one life, over three segments and genesis, with nothing, all, and random parts of what was not synced; the
@@ -173,15 +180,16 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @given(
     history=histories(30),
+    options=st.sampled_from([OPTIONS, GROWING]),
     moves=st.lists(st.sampled_from(["append", "append", "sync", "decide", "mark", "scalars"]), max_size=30),
     data=st.data(),
 )
 @settings(max_examples=40)
 def test_a_random_history_survives_power_loss_at_any_instant(
-    folder: Path, history: History, moves: list[str], data: st.DataObject
+    folder: Path, history: History, options: LogOptions, moves: list[str], data: st.DataObject
 ) -> None:
     root = folder / str(sum(1 for _ in folder.iterdir()))
-    run = Run(root / "real", history, OPTIONS)
+    run = Run(root / "real", history, options)
     run.live(moves)
     for number in range(4):
         at = data.draw(st.integers(0, len(run.recorder.ops)))
