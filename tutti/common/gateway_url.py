@@ -8,12 +8,14 @@ from tutti import limits
 from tutti.data.member_address import Address, parse_host_port
 from tutti.errors import ConfigError, UsageError
 
-__all__ = ["DEFAULT_ADDRESS", "DEFAULT_URL", "SCHEME", "Address", "parse_url"]
+__all__ = ["DEFAULT_ADDRESS", "DEFAULT_URL", "DEFAULT_URL_USED", "SCHEME", "Address", "parse_url"]
 
 SCHEME = "tutti://"
 #: Address that commands use if no other is given: the first gateway of `tutti dev`. Python's producers and readers need a url.
 DEFAULT_ADDRESS = "127.0.0.1:7400"
 DEFAULT_URL = SCHEME + DEFAULT_ADDRESS
+#: Key in the `meta` of a command's click context if the command uses the default. An error about the address then says so.
+DEFAULT_URL_USED = "tutti.default_url_used"
 _SYNTAX = f"a url is {SCHEME}HOST:PORT, several gateways separated by commas"
 _HOST = re.compile(r"[\w.:%-]+|\*", re.ASCII)
 _OTHER_PORTS = {"grpc": "reads", "grpc+tcp": "reads", "http": "admin", "https": "admin"}
