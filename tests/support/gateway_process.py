@@ -58,7 +58,6 @@ class GatewayProcess:
         self.config.write_text(f'{own}[group]\nname = "test"\npreset = "local"\n{extra}{log}')
         self.process: subprocess.Popen[bytes] | None = None
         self.ready: dict[str, Any] = {}
-        self.starts = 0
 
     @property
     def url(self) -> str:
@@ -92,7 +91,6 @@ class GatewayProcess:
                 env={**os.environ, **self.placement.environment},
                 preexec_fn=end_with_this_process(signal.SIGKILL),  # noqa: PLW1509 - it calls prctl(2) alone
             )
-        self.starts += 1
         if wait:
             self.wait_ready()
         return self

@@ -7,7 +7,6 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -34,6 +33,7 @@ COLUMNS = ("offset", "producer", "sequence", "value")
 RATE = 400.0  # records a second of each producer
 UNORDERED = "unordered"  # the producer that sends so: one of the group's tests, as it writes down all that lanes promise
 WORKER_WAIT_S = 120.0
+PRODUCERS = 2  # that send ordered records
 
 
 @dataclass
@@ -177,15 +177,7 @@ class Producers:
             self._end(name, kill=True)
 
 
-def crash_run(
-    root: Path,
-    seed: int,
-    kills: int,
-    *,
-    producers: int = 2,
-    growing: bool = False,
-    log: Callable[[str], None] = lambda _: None,
-) -> Report:
+def crash_run(root: Path, seed: int, kills: int, *, growing: bool = False) -> Report:
     """Kill a gateway `kills` times under load, at moments that `seed` chooses, and check everything.
 
     Args:
@@ -195,7 +187,7 @@ def crash_run(
     report = Report(seed)
     sizes = f"[log]\nsegment_bytes = {limits.SEGMENT_BYTES_MIN}\n{GROWING}" if growing else ""
     gateway = GatewayProcess(root, extra=sizes).start()
-    names = [f"p{number}" for number in range(producers)]
+    names = [f"p{number}" for number in range(PRODUCERS)]
     workers = Producers(gateway.url, root, [*names, UNORDERED])
     follower = Follower(gateway.url)
     try:
@@ -215,7 +207,6 @@ def crash_run(
                 report.kills += 1
                 gateway.start(wait=False)
             gateway.wait_ready()
-            log(f"kill {report.kills} of {kills}")
         workers.wait_for_commits()
         report.findings += workers.finish()
         live = _read_live(gateway.url)

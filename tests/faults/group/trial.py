@@ -64,7 +64,6 @@ class Report:
     beside: int = 0
     lanes: int = 0
     gone: int = 0
-    producers_killed: int = 0
     frontiers: int = 0
     calm_gap_s: float = 0.0
     findings: list[str] = field(default_factory=list)
@@ -362,7 +361,6 @@ class Trial:
         self.report.acknowledged = outcomes.count("c")
         self.report.aborted, self.report.unknown = outcomes.count("a"), outcomes.count("u")
         self.report.frontiers = sum(len(shown) for view in views for shown in view.frontiers)
-        self.report.producers_killed = self.load.killed
         receipts = [told for story in stories for told in story.receipts()]
         self.report.calm_gap_s = calm_gap(receipts, self.report.done)
         for done in self.report.done:
