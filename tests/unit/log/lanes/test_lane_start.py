@@ -14,8 +14,7 @@ import pytest
 
 from tests.unit.log.history import other_boot, write_log
 from tests.unit.log.history import sample as log_sample
-from tests.unit.log.lane_history import OTHER, OWN, LaneHistory, opened, sample, written
-from tests.unit.log.lanes.test_lane_retention import SMALL, begun, kept, long
+from tests.unit.log.lane_history import OTHER, OWN, SHORT, LaneHistory, begun, kept, long, opened, sample, written
 from tutti.data.lane_name import LaneName
 from tutti.errors import Damaged, DirectoryRefused, DiskFull, WrongDirectory
 from tutti.log.files import layout
@@ -241,7 +240,7 @@ def test_a_failed_copy_is_reported_and_does_not_prevent_the_start(
     logs.close()
 
 
-@pytest.mark.parametrize("options", [LogOptions(), SMALL], ids=["whole", "trimmed"])
+@pytest.mark.parametrize("options", [LogOptions(), SHORT], ids=["whole", "trimmed"])
 @pytest.mark.parametrize("segments", [slice(-1, None), slice(0, 1), slice(None)], ids=["newest", "oldest", "all"])
 @pytest.mark.parametrize("lane", [OWN, OTHER])
 @pytest.mark.parametrize("byte", [2, 30])
