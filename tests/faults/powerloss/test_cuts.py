@@ -14,8 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.faults.powerloss.recorder import Choose, Count, Op, Recorder, Unsynced, image, sectors
-from tests.faults.powerloss.test_power_loss import files_of, standing
+from tests.faults.powerloss.recorder import Choose, Count, Op, Recorder, Unsynced, files_of, image, sectors, standing
 from tests.unit.log.history import History, decide, expected, opened, other_boot, sample, seen
 from tutti.data.frames.frame import Frame
 from tutti.data.hard_state import HardState

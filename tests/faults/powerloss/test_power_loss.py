@@ -17,7 +17,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.faults.powerloss.recorder import Choose, Op, Recorder, Unsynced, chosen, image, sectors
+from tests.faults.powerloss.recorder import Choose, Recorder, Unsynced, chosen, files_of, image, sectors, standing
 from tests.property.log.histories import histories
 from tests.unit.log.history import GATEWAY, GROUP, LOG, History, decide, expected, opened, sample, seen
 from tutti.data.hard_state import HardState
@@ -241,16 +241,3 @@ def test_data_found_in_the_page_cache_is_synced_before_any_promise(tmp_path: Pat
     _, again, close = opened(tmp_path / "image", OPTIONS)
     assert list(again.tail) == history.frames
     close()
-
-
-def files_of(directory: Path) -> list[Path]:
-    return sorted(file for file in directory.rglob("*") if file.is_file())
-
-
-def standing(directory: Path) -> list[Op]:
-    """Operations after which the files of a directory are as they are, durably."""
-    ops: list[Op] = []
-    for number, file in enumerate(files_of(directory), 1):
-        ops += [Op("create", number, path=str(file)), Op("write", number, 0, file.read_bytes()), Op("sync", number)]
-        ops.append(Op("sync directory", path=str(file.parent)))
-    return ops

@@ -16,9 +16,9 @@ import pyarrow as pa
 import pytest
 
 from tests.support.ports import free_port
+from tests.support.processes import in_child
 from tests.unit.client.fake_flight_server import ReadableGateway, always, error_of, read_values, values
 from tests.unit.client.fake_gateway import LOG_UUID
-from tests.unit.client.test_producer_process import _in_child
 from tutti import limits
 from tutti.data.frames.columns import COLUMNS, schema_of
 from tutti.data.scan_request import ScanRequest
@@ -381,4 +381,4 @@ def test_a_forked_child_gets_an_error_when_it_reads(gateway: ReadableGateway) ->
     def read() -> str:
         return str(FlightSource(gateway.url).frontier())
 
-    assert re.match(rf"UsageError: process \d+ was forked from process {os.getpid()}.*spawn", _in_child(read))
+    assert re.match(rf"UsageError: process \d+ was forked from process {os.getpid()}.*spawn", in_child(read))
