@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 import click
 
-from tutti.errors import TuttiError, UsageError, install_remedy
+from tutti.errors import ConfigError, TuttiError, UsageError, WrongFile, install_remedy
 from tutti_gateway.cli.lazy_group import CommandPath, LazyGroup
 
 #: Commands by name, with the summaries that `tutti --help` lists, in sections. A module is imported only when its command runs.
@@ -163,6 +163,12 @@ def _run(arguments: Sequence[str]) -> object:
     with tutti.make_context("tutti", list(arguments)) as context:
         try:
             return tutti.invoke(context)
+        except WrongFile as error:
+            from tutti_gateway.cli.setup.kinds import other_kind
+
+            if (text := other_kind(error)) is None:
+                raise
+            raise ConfigError(text) from error
         except TuttiError as error:
             _note_default_url(error, context)
             raise
