@@ -11,7 +11,16 @@ from tutti import limits
 from tutti.data.member_address import Address, parse_host_port
 from tutti.errors import ConfigError, Unavailable, UsageError
 
-__all__ = ["DEFAULT_ADDRESS", "DEFAULT_URL", "DEFAULT_URL_USED", "SCHEME", "Address", "default_noted", "parse_url", "url_or_default"]
+__all__ = [
+    "DEFAULT_ADDRESS",
+    "DEFAULT_URL",
+    "DEFAULT_URL_USED",
+    "SCHEME",
+    "Address",
+    "default_noted",
+    "parse_url",
+    "url_or_default",
+]
 
 SCHEME = "tutti://"
 #: Address that commands, producers and readers use if no other is given: the first gateway of `tutti dev`.
