@@ -45,6 +45,10 @@ class RequestClient:
         timeout: seconds for one request, including the connection setup.
         rounds: number of attempts for each address within `timeout` (None: no limit).
         learn: use discovered gateways too, and not only the gateways of the url.
+        await_start: try again until the timeout if no process listens at any address. If False, the first request then fails at
+            once. After the first answer of a gateway, the client always tries again.
+        before_retry: called before a request is repeated that a gateway refused temporarily, or did not answer. An error that the
+            function raises ends the request.
         credentials: credentials of the client; by default those of the environment.
 
     Raises (all methods):
@@ -60,11 +64,15 @@ class RequestClient:
         rounds: int | None = None,
         *,
         learn: bool = True,
+        await_start: bool = True,
+        before_retry: Callable[[], None] | None = None,
         credentials: Credentials | None = None,
     ) -> None:
         """Prepare the client without connecting."""
         self._credentials = given(credentials)
         self._learn = learn
+        self._await_start = await_start
+        self._before_retry = before_retry
         self._endpoints = Endpoints(parse_url(url) if isinstance(url, str) else url)
         self._timeout = timeout
         self._rounds = rounds
@@ -156,6 +164,8 @@ class RequestClient:
                 answer = self._answer(self._request, kind, deadline)
                 if answer is not None:
                     return answer
+                if self._before_retry is not None:
+                    self._before_retry()
 
     @contextlib.contextmanager
     def _exclusive(self, deadline: float, given_up: Callable[[], bool] = bool) -> Iterator[None]:
@@ -211,6 +221,7 @@ class RequestClient:
                 # Replace an older failure at this address, so that a later timeout error does not report the old failure.
                 self._endpoints.record(CONNECTED)
                 self._endpoints.reset_delay()
+                self._await_start = True  # a gateway runs, so a later refusal means that it restarts, or that another one is down
         return self._welcome
 
     def _await_connection(self, connection: ZmtpConnection, until: float) -> bool:
@@ -293,6 +304,8 @@ class RequestClient:
         if self._rounds is not None and self._endpoints.rounds >= self._rounds:
             # Make `_pause` raise, because all rounds have failed.
             deadline = 0.0
+        if not self._await_start and self._endpoints.nothing_listens():
+            raise Unavailable(f"no gateway runs at {self._endpoints.summary()}{self._endpoints.advice()}")
         self._pause(wait, deadline)
 
     def _pause(self, wait: float, deadline: float) -> None:
@@ -307,7 +320,7 @@ class RequestClient:
         if self._answered is None:
             summary = self._endpoints.summary()
             last = f"; last answer: {self._trouble}" if self._trouble and self._trouble not in summary else ""
-            return f"no gateway answered within {time_text} s: {summary}{last}"
+            return f"no gateway answered within {time_text} s: {summary}{last}{self._endpoints.advice()}"
         address, reason = self._answered
         results = self._endpoints.results()
         since = results.pop(address, CONNECTED)
@@ -317,7 +330,7 @@ class RequestClient:
         elif since not in (CONNECTED, reason):
             parts.append(f"then: {since}")
         parts += [f"{address}: {text}" for address, text in results.items()]
-        return f"the request was not done within {time_text} s: {'; '.join(parts)}"
+        return f"the request was not done within {time_text} s: {'; '.join(parts)}{self._endpoints.advice()}"
 
 
 class AdminClient(RequestClient):

@@ -90,12 +90,12 @@ LGA = Member(2, "lga", "127.0.0.1:7410/7499", b"l" * 16, "silent", True, False, 
 
 class Group:
     def __init__(self) -> None:
-        self.reason, self.waits = "", ""
+        self.reason, self.waits, self.majority = "", "", True
         self.view: tuple[int, tuple[int, ...], int] = 1 << 16 | 1, (1,), 1
         self.all = [JFK]
 
     def snapshot(self) -> GroupSnapshot:
-        return GroupSnapshot("primary", self.reason, self.waits, self.view, self.all, {"requests": 3}, 0)
+        return GroupSnapshot("primary", self.reason, self.waits, self.view, self.all, {"requests": 3}, 0, self.majority)
 
 
 class Bench:
