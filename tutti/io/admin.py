@@ -47,8 +47,7 @@ class RequestClient:
         learn: use discovered gateways too, and not only the gateways of the url.
         await_start: try again until the timeout if no process listens at any address. If False, the first request then fails at
             once. After the first answer of a gateway, the client always tries again.
-        before_retry: called before a request is repeated that a gateway refused temporarily, or did not answer. An error that the
-            function raises ends the request.
+        check: called about twice a second while a request is not done. An error that the function raises ends the request.
         credentials: credentials of the client; by default those of the environment.
 
     Raises (all methods):
@@ -65,14 +64,15 @@ class RequestClient:
         *,
         learn: bool = True,
         await_start: bool = True,
-        before_retry: Callable[[], None] | None = None,
+        check: Callable[[], None] | None = None,
         credentials: Credentials | None = None,
     ) -> None:
         """Prepare the client without connecting."""
         self._credentials = given(credentials)
         self._learn = learn
         self._await_start = await_start
-        self._before_retry = before_retry
+        self._check = check
+        self._check_s = 0.0  # monotonic time of the next call of `check`
         self._endpoints = Endpoints(parse_url(url) if isinstance(url, str) else url)
         self._timeout = timeout
         self._rounds = rounds
@@ -157,6 +157,7 @@ class RequestClient:
         deadline = time.monotonic() + self._timeout
         with self._exclusive(deadline, given_up):
             self._retry_us, self._answered = limits.RETRY_US_MIN, None
+            self._check_s = time.monotonic() + limits.POLL_US_MAX / 1e6
             while True:
                 self._connected(deadline)
                 self._request += 1
@@ -164,8 +165,6 @@ class RequestClient:
                 answer = self._answer(self._request, kind, deadline)
                 if answer is not None:
                     return answer
-                if self._before_retry is not None:
-                    self._before_retry()
 
     @contextlib.contextmanager
     def _exclusive(self, deadline: float, given_up: Callable[[], bool] = bool) -> Iterator[None]:
@@ -262,6 +261,11 @@ class RequestClient:
                 return message
         return None
 
+    def _run_check(self) -> None:
+        if self._check is not None and time.monotonic() >= self._check_s:
+            self._check()
+            self._check_s = time.monotonic() + limits.POLL_US_MAX / 1e6
+
     def _wait_on(self, connection: ZmtpConnection, until: float, deadline: float) -> None:
         """Wait for a message. After the loss of the connection or a timeout, change to the next gateway."""
         if connection.next_event() is not None:
@@ -269,6 +273,7 @@ class RequestClient:
         elif time.monotonic() >= until:
             self._try_next(_NO_ANSWER, deadline)
         else:
+            self._run_check()
             connection.wait(min(until - time.monotonic(), limits.POLL_US_MAX / 1e6))
 
     def _on_denied(self, denied: client_protocol.Denied, deadline: float) -> None:
@@ -309,6 +314,7 @@ class RequestClient:
         self._pause(wait, deadline)
 
     def _pause(self, wait: float, deadline: float) -> None:
+        self._run_check()
         left = deadline - time.monotonic()
         time.sleep(max(0.0, min(wait, left)))
         if left <= wait:  # after the pause, no time is left for another attempt

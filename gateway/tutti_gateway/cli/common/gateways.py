@@ -45,8 +45,12 @@ def change_client(url: str, timeout_s: float = limits.REQUEST_TIMEOUT_US / 1e6) 
 
     await_gateway(url)
     limit = TimeLimit(timeout_s)
-    with AdminClient(url, timeout=timeout_s, before_retry=Majority(url).check) as control:
+    with AdminClient(url, timeout=timeout_s, check=Majority(url).check) as control:
         yield control, limit
+
+
+class NoMajority(Unavailable):
+    """No gateway of the group hears a majority."""
 
 
 class Majority:
@@ -63,7 +67,7 @@ class Majority:
         """Ask all gateways for their status, and return if one of them hears a majority.
 
         Raises:
-            Unavailable: no gateway has heard a majority for `GRACE_S`. The text names the gateways that this command reaches.
+            NoMajority: no gateway has heard a majority for `GRACE_S`. The text names the gateways that this command reaches.
         """
         now_s = time.monotonic()
         answers = self._answers()
@@ -72,7 +76,7 @@ class Majority:
         elif self._lost_s is None:
             self._lost_s = now_s
         elif now_s - self._lost_s >= GRACE_S:
-            raise Unavailable(_no_majority_text(answers))
+            raise NoMajority(_no_majority_text(answers))
 
     def _answers(self) -> dict[Address, dict[str, Any] | str]:
         """Return the status of each gateway, or the reason why it did not answer. Stop when a gateway hears a majority."""
@@ -115,10 +119,13 @@ def _no_majority_text(answers: Mapping[Address, dict[str, Any] | str]) -> str:
     missing = f" Not reached: {', '.join(others)}." if others else ""
     if reached and not any(one["log"] for one in reached.values()):
         return f"the group is not founded yet. Reached: {shown}.{missing} Start the missing gateways, and run the command again"
-    do = "Start the missing gateways, or repair the network between the gateways, and run the command again"
+    do = (
+        "Start the missing gateways, or repair the network between the gateways. Then check with `tutti members` whether the "
+        "change has been made, and run the command again if not"
+    )
     keep = ",".join(sorted(one["gateway"] for one in reached.values() if one["state"] != "halted"))
     force = f". Only if too many gateways are lost for good: `tutti roster force --keep {keep}`" if keep else ""
-    return f"the group has no majority, so it cannot make this change. Reached: {shown or 'none'}.{missing} {do}{force}"
+    return f"the group has no majority, so it cannot complete this change. Reached: {shown or 'none'}.{missing} {do}{force}"
 
 
 def _at(url: str) -> list[Address]:

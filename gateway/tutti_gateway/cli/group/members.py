@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from tutti.errors import Refused, Unavailable, UsageError
-from tutti_gateway.cli.common.gateways import Majority, await_gateway, change_client
+from tutti_gateway.cli.common.gateways import Majority, NoMajority, await_gateway, change_client
 from tutti_gateway.cli.common.names import complete_member
 from tutti_gateway.cli.common.options import NumberRange, group_url_option, json_option, resolve_url, url_option
 from tutti_gateway.cli.common.output import count_text, note, on_terminal, print_json, print_table
@@ -261,7 +261,7 @@ def _change(control: AdminClient, deadline: TimeLimit, change: str, name: str, a
         try:
             control.change_roster(change, name, address)
         except Unavailable as late:
-            if change != "replace":
+            if change != "replace" or isinstance(late, NoMajority):
                 raise
             # If a gateway makes the replacement and dies before it answers, the client repeats the request. The repeated request
             # fails, because it waits for a second new disk. If `name` votes now, the first request has succeeded.

@@ -93,7 +93,10 @@ class RosterChanges:
             self._deny(event.session, event.request, "roster", str(error), retry=False)
             return
         if not self._view_state.primary:
-            self._deny_without_view(event.session, event.request)
+            reason = f"{NO_VIEW}; ask again at this gateway or at another one"
+            if not self._peers.may_decide():
+                reason = f"this gateway cannot reach a majority: {self._peers.lacking()}"
+            self._deny(event.session, event.request, "not_primary", reason, retry=True)
         elif len(self._waiting) >= limits.ROSTER_CHANGES_MAX:
             self._deny(event.session, event.request, "limit", "too many changes of the roster wait at this gateway", retry=True)
         elif not any((one.session, one.request) == (event.session, event.request) for one in self._waiting):
@@ -109,13 +112,6 @@ class RosterChanges:
 
     def _deny(self, session: int, request: int, code: str, reason: str, retry: bool) -> None:
         self._outbox.answers(session).append(Denied(request, code, reason, retry))
-
-    def _deny_without_view(self, session: int, request: int) -> None:
-        """Deny a request because this gateway is in no view that decides, and name the voters that are missing for a majority."""
-        reason = f"{NO_VIEW}; ask again at this gateway or at another one"
-        if not self._peers.may_decide():
-            reason = f"this gateway cannot reach a majority: {self._peers.lacking()}"
-        self._deny(session, request, "not_primary", reason, retry=True)
 
     def on_deny(self, message: Deny) -> None:
         """Answer the operators whose request the coordinator denies."""
@@ -193,9 +189,6 @@ class RosterChanges:
             if waiting.made and self._is_known(waiting.position):
                 self._waiting.remove(waiting)
                 self._outbox.answers(waiting.session).append(Done(waiting.request))
-            elif not self._view_state.primary and not self._peers.may_decide():
-                self._waiting.remove(waiting)
-                self._deny_without_view(waiting.session, waiting.request)
             elif waiting.beats > limits.ROSTER_WAIT_HEARTBEATS:
                 self._waiting.remove(waiting)
                 reason = f"the roster did not change in time: {self._obstacle(waiting)}; ask again"
@@ -221,7 +214,7 @@ class RosterChanges:
             silent = [voter.name for voter in voters if not self._peers.fresh(voter.number)]
             return f"the change is ordered, but not decided{f'; not heard of {listed(silent)}' if silent else ''}"
         if not self._view_state.primary:
-            return "a view change is in progress"
+            return "a view change is in progress" if self._peers.may_decide() else self._peers.lacking()
         return f"the coordinator, {state.gateway_text(self._view_state.coordinator)}, has not ordered the change"
 
     def _is_latest(self, asked_us: int) -> bool:

@@ -273,7 +273,7 @@ def _unreachable(transport: dict[str, object]) -> dict[str, str]:
     peers = transport.get("peers")
     if not isinstance(peers, list):
         return {}
-    return {peer["name"]: peer["refused"] or (_IDLE if peer["up"] else peer.get("failure", "")) for peer in peers}
+    return {peer["name"]: peer["refused"] or (_IDLE if peer.get("up") else peer.get("failure", "")) for peer in peers}
 
 
 def _with_names(text: str, names: dict[int, str]) -> str:

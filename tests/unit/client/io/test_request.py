@@ -198,4 +198,5 @@ def test_results_of_other_gateways_are_reported_with_an_answer_and_the_answer_on
     ):
         talk.request(client_protocol.StatusAnswer, client_protocol.Status)
     said = f"127.0.0.1:{gateway.port} answered last: no view (not_primary); 127.0.0.1:1: connection refused"
+    said = f"{said}. Start the gateway where connections are refused, or correct the port"
     assert str(late.value) == f"the request was not done within 30 s: {said}"
