@@ -21,8 +21,8 @@ from tutti_gateway.core.view.group_status import HALTED, SILENT, Member
 from tutti_gateway.node.disk.lane_thread import NO_FACTS
 from tutti_gateway.node.status.snapshot import Snapshot
 
-#: Reason for a silent gateway whose connection is up.
-_IDLE = "its connection is up, but it sends nothing: its process may be stopped, or its machine overloaded"
+#: Reason for a silent gateway that accepts connections.
+_IDLE = "it accepts connections, but sends nothing: its process may be stopped, or its machine overloaded"
 
 
 class StatusDocuments:
@@ -269,11 +269,11 @@ def _refused(transport: dict[str, object]) -> dict[str, str]:
 
 
 def _unreachable(transport: dict[str, object]) -> dict[str, str]:
-    """Return the reasons why gateways may be silent, by gateway name: a rejection, a failed connection, or an idle connection."""
+    """Return the reasons why gateways may be silent, by gateway name: a rejection, a failed connection, or no data."""
     peers = transport.get("peers")
     if not isinstance(peers, list):
         return {}
-    return {peer["name"]: peer["refused"] or (_IDLE if peer.get("up") else peer.get("failure", "")) for peer in peers}
+    return {peer["name"]: peer["refused"] or (_IDLE if peer.get("accepts") else peer.get("failure", "")) for peer in peers}
 
 
 def _with_names(text: str, names: dict[int, str]) -> str:

@@ -73,7 +73,7 @@ class PeerLink:
         self.sent = self.sent_bytes = self.lost = self.connects = 0
         self.received = self.received_bytes = 0
         self.refusal = ""  # reason why messages do not reach the peer: the peer's refusal, or an obstacle at this gateway
-        self.connect_error = 0  # error number of the last attempt to connect by TCP; 0 if it succeeded
+        self.connect_error: int | None = None  # error number of the last TCP connection; 0: it succeeded, None: unknown yet
 
     @property
     def failure(self) -> str:
@@ -116,4 +116,5 @@ class PeerLink:
             "received_bytes": self.received_bytes,
             "refused": self.refusal,
             "failure": self.failure,
+            "accepts": self.connect_error == 0,
         }
