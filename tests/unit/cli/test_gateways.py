@@ -54,9 +54,9 @@ def test_a_group_without_a_majority_is_reported_with_its_reached_and_missing_gat
 
 
 def test_a_group_that_is_not_founded_is_reported_without_a_forced_roster() -> None:
-    with FakeGateway(rule=Member("jfk", state="joining", log="", reason="lga is missing")) as gateway:
-        with pytest.raises(NoMajority) as error:
-            checked_twice(gateway.url)
+    member = Member("jfk", state="joining", log="", reason="lga is missing")
+    with FakeGateway(rule=member) as gateway, pytest.raises(NoMajority) as error:
+        checked_twice(gateway.url)
     assert str(error.value).startswith("the group is not founded yet. Reached: jfk (joining: lga is missing).")
     assert "force" not in str(error.value)
 
@@ -89,9 +89,12 @@ def test_the_time_of_grace_begins_again_after_a_majority(monkeypatch: pytest.Mon
 
 def test_a_request_without_an_answer_ends_when_the_majority_is_lost() -> None:
     member = Member("jfk", reason="alone")
-    with FakeGateway(rule=member) as gateway, change_client(gateway.url, 600.0) as (control, _):
-        with pytest.raises(NoMajority, match=r"jfk \(minority: alone\)"):
-            control.change_roster("remove", "lga")
+    with (
+        FakeGateway(rule=member) as gateway,
+        change_client(gateway.url, 600.0) as (control, _),
+        pytest.raises(NoMajority, match=r"jfk \(minority: alone\)"),
+    ):
+        control.change_roster("remove", "lga")
 
 
 def test_where_no_gateway_runs_the_command_does_not_wait() -> None:
@@ -99,5 +102,6 @@ def test_where_no_gateway_runs_the_command_does_not_wait() -> None:
         await_gateway(f"tutti://127.0.0.1:{free_port()},no.such.host.invalid:7400")
     assert str(error.value).startswith("no gateway runs at 127.0.0.1:")
     assert str(error.value).endswith(
-        ". Start the gateway where connections are refused, or correct the port. Correct the host name, or add it to the name service"
+        ". Start the gateway where connections are refused, or correct the port. "
+        "Correct the host name, or add it to the name service"
     )

@@ -82,7 +82,7 @@ def list_members(url: str, as_json: bool) -> None:
     lag          number of decided positions that the gateway lacks; for a silent gateway, counted up to now
     heard        time since the last message from the gateway
     round_trip   measured round-trip time to the gateway
-    reason       why the gateway takes no ordered records or has no vote, if known
+    reason       why the gateway takes no ordered records, has no vote or is silent, if the answering gateway knows it
     """
     from tutti.io.admin import AdminClient
 

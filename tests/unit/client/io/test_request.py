@@ -203,9 +203,11 @@ def test_results_of_other_gateways_are_reported_with_an_answer_and_the_answer_on
 
 
 def test_a_client_that_awaits_no_start_fails_when_all_ports_refuse() -> None:
-    with RequestClient("tutti://127.0.0.1:1", timeout=600, await_start=False) as talk:
-        with pytest.raises(Unavailable, match=r"^no gateway runs at 127\.0\.0\.1:1: connection refused\. Start the gateway"):
-            talk.welcome()
+    with (
+        RequestClient("tutti://127.0.0.1:1", timeout=600, await_start=False) as talk,
+        pytest.raises(Unavailable, match=r"^no gateway runs at 127\.0\.0\.1:1: connection refused\. Start the gateway"),
+    ):
+        talk.welcome()
 
 
 def test_a_client_that_awaits_no_start_waits_for_a_gateway_that_restarts() -> None:
@@ -223,6 +225,9 @@ def test_the_check_of_a_request_without_an_answer_ends_the_request() -> None:
     def silent(heard: object) -> list[object] | None:
         return [] if isinstance(heard, client_protocol.Status) else None
 
-    with FakeGateway(rule=silent) as gateway, RequestClient(gateway.url, timeout=600, check=check) as talk:
-        with pytest.raises(Unavailable, match="the caller knows"):
-            talk.request(client_protocol.StatusAnswer, client_protocol.Status)
+    with (
+        FakeGateway(rule=silent) as gateway,
+        RequestClient(gateway.url, timeout=600, check=check) as talk,
+        pytest.raises(Unavailable, match="the caller knows"),
+    ):
+        talk.request(client_protocol.StatusAnswer, client_protocol.Status)

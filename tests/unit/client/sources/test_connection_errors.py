@@ -34,7 +34,7 @@ def test_an_unknown_host_name_is_named() -> None:
 def test_each_failure_of_tls_is_named(tmp_path: Path) -> None:
     certificate(tmp_path, "here")
     certificate(tmp_path, "other")
-    here, key, other = (tmp_path.joinpath(name).read_bytes() for name in ("here.pem", "here.key", "other.pem"))
+    here, key, other = (tmp_path.joinpath(name).read_text() for name in ("here.pem", "here.key", "other.pem"))
     with (
         flight.FlightServerBase("grpc+tls://127.0.0.1:0", tls_certificates=[(here, key)]) as secured,
         flight.FlightServerBase("grpc://127.0.0.1:0") as plain,
