@@ -13,8 +13,8 @@ from tutti.errors import Unavailable
 from tutti.sources.flight_pool import FLIGHT_EXCEPTIONS, translate
 
 
-def failed(location: str, **options: object) -> str:
-    client = flight.FlightClient(location, **options)  # type: ignore[arg-type]
+def failed(location: str, tls_root_certs: str | None = None) -> str:
+    client = flight.FlightClient(location, tls_root_certs=tls_root_certs)
     with pytest.raises(FLIGHT_EXCEPTIONS) as error:
         list(client.do_action(flight.Action("status", b""), flight.FlightCallOptions(timeout=10)))
     told = translate(error.value)
@@ -43,9 +43,7 @@ def test_each_failure_of_tls_is_named(tmp_path: Path) -> None:
         untrusted = "TLS failed: the certificate of the reads port is not trusted here"
         assert failed(secure, tls_root_certs=other).startswith(untrusted)
         assert failed(secure).startswith(untrusted)
-        assert failed(secure, tls_root_certs=b"no PEM").startswith(
-            "TLS failed: `certificates` in the credentials contains no valid"
-        )
+        assert failed(secure, tls_root_certs="no PEM").startswith("TLS failed: `certificates` in the credentials contains no valid")
         spoken = failed(f"grpc+tls://127.0.0.1:{plain.port}", tls_root_certs=here)
         assert spoken.startswith("TLS failed: the reads port does not speak TLS")
         assert failed(f"grpc://127.0.0.1:{secured.port}").endswith("or it needs TLS; see the gateway's log")
