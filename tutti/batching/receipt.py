@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import inspect
 import logging
 import threading
 import time
@@ -37,6 +38,20 @@ def reject_in_callback(what: str, since: str = "it would delay all outcomes") ->
     """
     if getattr(outcome_thread, "here", False):
         raise UsageError(f"{what} inside on_delivery: {since}")
+
+
+def check_callback(on_delivery: object) -> None:
+    """Check the argument `on_delivery` of `send`.
+
+    Raises:
+        UsageError: it is not a function, or is a coroutine function, which the I/O thread would call without effect.
+    """
+    if not callable(on_delivery):
+        raise UsageError(f"on_delivery must be a function of (error, receipt), not {type(on_delivery).__name__}")
+    if inspect.iscoroutinefunction(on_delivery):
+        raise UsageError(
+            "on_delivery must be a plain function, not a coroutine function: in a coroutine, await the receipt instead"
+        )
 
 
 class SpoolPosition(NamedTuple):
@@ -224,7 +239,7 @@ class Batch:
         self.spool: SpoolWait | None = None  # the spool of the batch, if any
         self.spool_position: SpoolPosition | None = None  # position after the batch; None until the spool has the batch durably
         self.latch: Any = None  # a lock that the first waiter creates and that `finish` releases
-        self.calls: dict[Callable[[], object], None] | None = None  # calls to make at the outcome; see `call_at_outcome`
+        self.calls: dict[Callable[[], object], None] | None = None  # calls to make at the outcome; see `call_once`
         self.futures: dict[int, FutureState] | None = None  # index -> state, for receipts in `concurrent.futures.wait`
         self.resolved = False  # True if the I/O thread knows the outcome
         self.done = False  # True if the outcome is published to all threads
@@ -320,7 +335,7 @@ class Batch:
         except BaseException:  # includes SystemExit, which would end the I/O thread
             LOG.exception("a callback of a record to topic %s raised", self.topic)
 
-    def call_at_outcome(self, call: Callable[[], object]) -> None:
+    def call_once(self, call: Callable[[], object]) -> None:
         """Make a call in the I/O thread at the outcome, or at once if the outcome is known. Log an exception of the call."""
         with future.lock:
             self.calls = {} if self.calls is None else self.calls
@@ -330,7 +345,7 @@ class Batch:
             self._make(call)
 
     def forget_call(self, call: Callable[[], object]) -> bool:
-        """Drop a call that `call_at_outcome` added. Return False if another thread makes or has made the call."""
+        """Drop a call that `call_once` added. Return False if another thread makes or has made the call."""
         with future.lock:
             if self.calls is None or call not in self.calls:
                 return False

@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -135,9 +136,16 @@ def test_wrong_arguments_are_reported(
         Reader(gateway.url, **arguments)
 
 
-def test_no_url_and_no_path() -> None:
-    with pytest.raises(UsageError, match="needs exactly one of url and path="):
-        Reader()
+def test_without_a_url_the_environment_names_the_gateways(
+    gateway: ReadableGateway, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("TUTTI_URL", gateway.url)
+    with Reader(start=0) as reader:
+        assert gateway.url in repr(reader)
+    with pytest.raises(TuttiError, match="none"):
+        Reader(path=tmp_path / "none")
+    with pytest.raises(TuttiError, match="none"):
+        Reader(archive=tmp_path / "none")
 
 
 @pytest.mark.parametrize("url", [5, ["tutti://127.0.0.1:7400"], b"tutti://127.0.0.1:7400"])
