@@ -10,9 +10,10 @@ from benchmarks.figures import Figure
 
 
 class Benchmark(NamedTuple):
-    """A benchmark: what it measures, and the function (directory, rounds, quick) -> figures."""
+    """A benchmark: what it measures, whether it needs Spark, and the function (directory, rounds, quick) -> figures."""
 
     about: str
+    needs_spark: bool
     run: Callable[[Path, int, bool], list[Figure]]
 
 
@@ -143,25 +144,25 @@ def _spool(directory: Path, rounds: int, quick: bool) -> list[Figure]:
 
 
 BENCHMARKS: dict[str, Benchmark] = {
-    "limits": Benchmark("the machine's own limits: disk, memory, loopback", _limits),
-    "ingest": Benchmark("send() and send_batch() with fdatasync, beside the raw disk", _ingest),
-    "latency": Benchmark("one record at a time, and paced", _latency),
-    "group": Benchmark("groups of one, three and five beside bare ZeroMQ with the same syncs, and idle members", _group),
-    "unordered": Benchmark("unordered sends beside ordered ones, throughput and one at a time", _unordered),
-    "aio": Benchmark("AsyncProducer beside Producer: CPU of a record in bulk, latency one at a time", _aio),
-    "spool": Benchmark("a producer's spool beside a producer without, and read back after an outage", _spool),
-    "http": Benchmark("posts over HTTP beside the plain Producer", _http),
-    "kafka": Benchmark("records from Kafka and to Kafka by the connectors, beside Kafka's bare client", _kafka),
-    "rejoin": Benchmark("commit latency while one of three learns 1 GB that it missed", _rejoin),
-    "growth": Benchmark("a group of one with a log grows to three and five while records commit", _growth),
-    "scan": Benchmark("commit latency alone and beside a full scan", _beside),
-    "archive": Benchmark("archiving a backlog beside commits, and what these wait for it", _archive),
-    "memory": Benchmark("PSS idle, under load, a minute after", _memory),
-    "start": Benchmark("start on a large log", _start),
-    "spark": Benchmark("Spark batch reads by Flight, short-circuit, files; beside memory and Spark's Kafka source", _spark),
-    "sustained": Benchmark("a Spark stream over ten million records, beside its Kafka source", _sustained),
-    "stage": Benchmark("a long Spark stage on the group's processors: views that ended, gaps, commit latency", _stage),
-    "streaming": Benchmark("send() to foreachBatch, beside Spark's Kafka source", _streaming),
-    "sink": Benchmark("Spark writes to one gateway and to three; a micro-batch beside Spark's no-op sink", _sink),
-    "batches": Benchmark("memory of a query over 2,000 micro-batches: driver, planner, workers", _batches),
+    "limits": Benchmark("the machine's own limits: disk, memory, loopback", False, _limits),
+    "ingest": Benchmark("send() and send_batch() with fdatasync, beside the raw disk", False, _ingest),
+    "latency": Benchmark("one record at a time, and paced", False, _latency),
+    "group": Benchmark("groups of one, three and five beside bare ZeroMQ with the same syncs, and idle members", False, _group),
+    "unordered": Benchmark("unordered sends beside ordered ones, throughput and one at a time", False, _unordered),
+    "aio": Benchmark("AsyncProducer beside Producer: CPU of a record in bulk, latency one at a time", False, _aio),
+    "spool": Benchmark("a producer's spool beside a producer without, and read back after an outage", False, _spool),
+    "http": Benchmark("posts over HTTP beside the plain Producer", False, _http),
+    "kafka": Benchmark("records from Kafka and to Kafka by the connectors, beside Kafka's bare client", False, _kafka),
+    "rejoin": Benchmark("commit latency while one of three learns 1 GB that it missed", False, _rejoin),
+    "growth": Benchmark("a group of one with a log grows to three and five while records commit", False, _growth),
+    "scan": Benchmark("commit latency alone and beside a full scan", False, _beside),
+    "archive": Benchmark("archiving a backlog beside commits, and what these wait for it", False, _archive),
+    "memory": Benchmark("PSS idle, under load, a minute after", False, _memory),
+    "start": Benchmark("start on a large log", False, _start),
+    "spark": Benchmark("Spark batch reads by Flight, short-circuit, files; beside memory and Spark's Kafka source", True, _spark),
+    "sustained": Benchmark("a Spark stream over ten million records, beside its Kafka source", True, _sustained),
+    "stage": Benchmark("a long Spark stage on the group's processors: views that ended, gaps, commit latency", True, _stage),
+    "streaming": Benchmark("send() to foreachBatch, beside Spark's Kafka source", True, _streaming),
+    "sink": Benchmark("Spark writes to one gateway and to three; a micro-batch beside Spark's no-op sink", True, _sink),
+    "batches": Benchmark("memory of a query over 2,000 micro-batches: driver, planner, workers", True, _batches),
 }
