@@ -2,6 +2,8 @@
 
 uvicorn --app-dir examples/web app:app             $TUTTI_URL names the gateways; the default is that of `tutti dev`
 
+The example needs FastAPI (extra `web` of Tutti) and uvicorn (extra `gateway`).
+
 uvicorn drops the connection of a client that closes its sending side after the request (`nc -N`). The client gets no answer, but
 the order may be committed. The HTTP connector answers such a client.
 """
@@ -12,11 +14,15 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Annotated
 
-from fastapi import FastAPI, HTTPException, Query, Request
-from pydantic import BaseModel, Field
-
 from tutti import OffsetOutOfRange, TuttiError
 from tutti.aio import AsyncProducer, AsyncReader
+from tutti.errors import install_remedy
+
+try:
+    from fastapi import FastAPI, HTTPException, Query, Request
+    from pydantic import BaseModel, Field
+except ModuleNotFoundError as error:
+    raise SystemExit(f"this example needs {error.name}, which is not installed: {install_remedy('web')}") from error
 
 TOPIC = "orders"
 

@@ -1,6 +1,8 @@
 """A web application of aiohttp: POST /readings commits a reading, and GET /readings streams all readings as server-sent events.
 
 python examples/web/feed.py [PORT]                 $TUTTI_URL names the gateways; the default is that of `tutti dev`
+
+The example needs aiohttp (extra `web` of Tutti).
 """
 
 from __future__ import annotations
@@ -8,10 +10,14 @@ from __future__ import annotations
 import sys
 from collections.abc import AsyncIterator
 
-from aiohttp import web
-
 from tutti import TuttiError
 from tutti.aio import AsyncProducer, AsyncReader
+from tutti.errors import install_remedy
+
+try:
+    from aiohttp import web
+except ModuleNotFoundError as error:
+    raise SystemExit(f"this example needs {error.name}, which is not installed: {install_remedy('web')}") from error
 
 TOPIC = "readings"
 PRODUCER = web.AppKey("producer", AsyncProducer)

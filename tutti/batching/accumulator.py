@@ -47,7 +47,7 @@ from tutti.batching.receipt import (
     reject_in_callback,
 )
 from tutti.common.reentrancy import apart, is_from_call
-from tutti.common.stats import Totals
+from tutti.common.stats import AccumulatorTotals
 from tutti.data.client_protocol import OFFSET_UNKNOWN
 from tutti.errors import Aborted, BufferFull, TooLarge, TuttiError, UsageError
 
@@ -138,7 +138,7 @@ class Accumulator:
         self.pinned = 0  # pending batches in lanes that get no new batches; the open batch closes without waiting for pinned ones
         self.pending_records = 0
         self.buffered = 0  # bytes of pending batches
-        self.totals = Totals()
+        self.totals = AccumulatorTotals()
         self.corked = False  # True while the I/O thread handles answers and sends nothing
         self.linger_until: float | None = None
         # batches that exceed a limit and failed at once; the I/O thread still has to run their callbacks

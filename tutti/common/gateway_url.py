@@ -11,12 +11,23 @@ from tutti import limits
 from tutti.data.member_address import Address, parse_host_port
 from tutti.errors import ConfigError, Unavailable, UsageError
 
-__all__ = ["DEFAULT_ADDRESS", "DEFAULT_URL", "SCHEME", "Address", "default_noted", "parse_url", "url_or_default"]
+__all__ = [
+    "DEFAULT_ADDRESS",
+    "DEFAULT_URL",
+    "DEFAULT_URL_USED",
+    "SCHEME",
+    "Address",
+    "default_noted",
+    "parse_url",
+    "url_or_default",
+]
 
 SCHEME = "tutti://"
 #: Address that commands, producers and readers use if no other is given: the first gateway of `tutti dev`.
 DEFAULT_ADDRESS = "127.0.0.1:7400"
 DEFAULT_URL = SCHEME + DEFAULT_ADDRESS
+#: Key in the `meta` of a command's click context if the command uses the default. An error about the address then says so.
+DEFAULT_URL_USED = "tutti.default_url_used"
 VARIABLE = "TUTTI_URL"  # the environment variable with the url to use if no other is given
 _SYNTAX = f"a url is {SCHEME}HOST:PORT, several gateways separated by commas"
 _HOST = re.compile(r"[\w.:%-]+|\*", re.ASCII)

