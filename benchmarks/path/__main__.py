@@ -138,6 +138,10 @@ class Turns:
                 for measure, value in self._figures(name, side, records).items():
                     self.found.setdefault((name, measure), {}).setdefault(side, []).append(value)
 
+    def alone(self) -> dict[str, float]:
+        """Return the smallest share of `Group.alone` of each side with a load generator."""
+        return {side: min(group.alone) for side, group in self._groups.items() if group.alone}
+
     def _figures(self, name: str, side: str, records: int) -> Figures:
         if side == BARE:
             assert self._bare is not None  # otherwise it is not among the sides
@@ -246,6 +250,8 @@ def main() -> int:
     print(report(turns.found, list(checkouts)))
     if arguments.threads:
         print(thread_lines(turns.spent))
+    for side, least in turns.alone().items():
+        print(f"{side}: at least {100 * least:.1f} % of the load generator's frames took the shortest way through the gateway")
     foreign = f"foreign CPU {median(turns.foreign):.2f} (at most {max(turns.foreign):.2f})"
     print(f"path: {len(names)} works, {arguments.rounds} rounds, {time.monotonic() - begin:.0f} s, {foreign}")
     if arguments.json:

@@ -16,6 +16,7 @@ import orjson
 from benchmarks.load.generator import Load, run
 from benchmarks.load.sessions import VALUE_BYTES, message_of, sessions
 from benchmarks.path.served import CLIENT, Figures, Spent, spent, spent_since
+from tutti.io.admin import AdminClient
 
 HERE = Path(__file__).resolve().parents[2]
 _STOP_S_MAX = 300
@@ -28,6 +29,8 @@ class Group:
 
     Attributes:
         checkout: the folder whose code runs.
+        alone: for each run of the load generator, the share of its frames that the coordinator accepted as one plain batch in a
+            message, which is the shortest way through a gateway.
     """
 
     def __init__(self, checkout: Path, process: subprocess.Popen[str]) -> None:
@@ -36,6 +39,7 @@ class Group:
         self._process = process
         self._port = 0
         self._roles: dict[int, str] = {}
+        self.alone: list[float] = []
 
     def wait_ready(self) -> None:
         """Wait until the group serves."""
@@ -53,10 +57,17 @@ class Group:
         """Let the load generator work (see `generator.run`). Return the result, and the CPU time of one record."""
         with sessions(self._port, connections) as opened:
             message = message_of(opened[0].topic, VALUE_BYTES)
-            before = spent(self._roles)
+            before, alone = spent(self._roles), self._alone()
             done = run(opened, message, records, in_flight=in_flight, rate=rate)
             cost = spent_since(before, self._roles, records)
+            now = self._alone()
+        self.alone.append((now[0] - alone[0]) / max(1, now[1] - alone[1]))
         return done, cost | {f"{CLIENT}, load generator": (done.cpu_s * 1e6 / records, 0.0)}
+
+    def _alone(self) -> tuple[int, int]:
+        with AdminClient(f"tutti://127.0.0.1:{self._port}") as control:
+            ingest = control.status()["ingest"]
+        return ingest.get("frames_alone", 0), ingest["frames"]  # an older release does not count them
 
     def _answer(self) -> Any:
         # A line has one answer, so nothing that the file object has read ahead hides from select.

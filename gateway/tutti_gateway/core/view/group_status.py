@@ -136,6 +136,7 @@ class GroupStatus:
             "repairs_suppressed": holder.suppressed,
             "repairs_held_down": holder.hold_down_hits,
             "refused": asker.bucket.refused + holder.refused,
+            "in_sequence_frames": layers.order.receiver.in_sequence,
             "discarded_frames": layers.order.receiver.discarded,
             "dropped_messages": layers.context.outbox.drops,
         }
