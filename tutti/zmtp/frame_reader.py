@@ -127,12 +127,13 @@ class FrameReader:
         count = self._socket.recv_into(self._scratch_window)
         if not count:
             raise ConnectionEnded
-        if (
-            scratch[0] == LONG
-            and _LONG_HEADER_BYTES <= count <= self._lone_bytes_max
-            and count == _LONG_HEADER_BYTES + _unpack_length(scratch, 1)[0]
-        ):
-            return bytes(scratch[_LONG_HEADER_BYTES:count])
+        # A message in one part has no other flag than that of its length.
+        flags = scratch[0]
+        if flags == LONG:
+            if _LONG_HEADER_BYTES <= count <= self._lone_bytes_max and count == _LONG_HEADER_BYTES + _unpack_length(scratch, 1)[0]:
+                return bytes(scratch[_LONG_HEADER_BYTES:count])
+        elif flags == 0 and 2 <= count == 2 + scratch[1] and scratch[1] <= self._part_max and count < self._window:
+            return bytes(scratch[2:count])
         self._received_end = count
         return None
 
