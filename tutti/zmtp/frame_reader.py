@@ -55,9 +55,9 @@ class FrameReader:
 
     Attributes:
         assembly_bytes: memory of the incomplete message, bytes.
-        received_bytes: bytes of the last read.
-        frames_read: frames in the last read.
-        buffer_full: whether the last read filled the buffer, so that more data may be available.
+        received_bytes: bytes of the last `read`.
+        frames_read: frames in the last `read`.
+        buffer_full: whether the last `read` filled the buffer, so that more data may be available.
     """
 
     def __init__(
@@ -129,7 +129,7 @@ class FrameReader:
             raise ConnectionEnded
         if (
             scratch[0] == LONG
-            and _LONG_HEADER_BYTES <= count <= self._lone_bytes_max
+            and count <= self._lone_bytes_max
             and count == _LONG_HEADER_BYTES + _unpack_length(scratch, 1)[0]
         ):
             return bytes(scratch[_LONG_HEADER_BYTES:count])
