@@ -120,8 +120,9 @@ class FrameReader:
             BlockingIOError: nothing is available.
             OSError, ConnectionEnded: the connection is broken or closed.
         """
-        # Bytes that an earlier read left over, and parts of an incomplete message, are for `read`.
-        if self._rest or self._body is not None or self._count or self._drop_bytes or self._after_large:
+        # Bytes that an earlier read left over, and parts of an incomplete message, are for `read`. A large part that is being
+        # assembled sets `_after_large`.
+        if self._rest or self._count or self._drop_bytes or self._after_large:
             return None
         scratch = self._scratch
         count = self._socket.recv_into(self._scratch_window)

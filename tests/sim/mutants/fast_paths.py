@@ -7,11 +7,15 @@ from tests.sim.mutants.patch import Edit
 from tutti.data import client_protocol
 from tutti.data.frames import plain_body
 from tutti.data.log_state import LogState
+from tutti.zmtp.frame_reader import FrameReader
+from tutti.zmtp.send_queue import SendQueue
 from tutti_gateway.node.clients import batch_validation
 
 _PROPERTIES = "tests/property/fast_paths/"
 _SUBMITS = f"{_PROPERTIES}test_submits.py::test_one_plain_batch_is_accepted_exactly_if_the_general_path_accepts_it"
 _BODIES = f"{_PROPERTIES}test_plain_bodies.py::test_an_answer_does_not_depend_on_earlier_bodies_and_equals_that_of_a_simple_check"
+_READER = f"{_PROPERTIES}test_zmtp.py::test_a_reader_brings_the_same_with_and_without_the_fast_path_for_a_lone_message"
+_SENDER = f"{_PROPERTIES}test_zmtp.py::test_a_message_sent_at_once_leaves_like_one_that_is_queued_and_sent"
 _STATE = f"{_PROPERTIES}test_log_state.py::test_a_run_gives_the_offsets_the_state_and_the_error_of_its_frames_one_by_one"
 
 
@@ -33,6 +37,16 @@ def _body(name: str, function: str, old: str, new: str) -> Mutant:
 def _state(name: str, old: str, new: str = "") -> Mutant:
     rule = "frames applied as a run give the state and offsets of frames applied one by one"
     return Mutant(f"run-{name}", "3", rule, [Edit(LogState, "apply_run", old, new)], proof=_STATE)
+
+
+def _reader(name: str, old: str, new: str = "") -> Mutant:
+    rule = "a reader brings a message that arrives alone as it brings any other one"
+    return Mutant(f"read-{name}", "3", rule, [Edit(FrameReader, "read_lone", old, new)], proof=_READER)
+
+
+def _sender(name: str, owner: type[SendQueue], function: str, old: str, new: str) -> Mutant:
+    rule = "a message that is sent at once leaves as one that is queued and sent"
+    return Mutant(f"send-{name}", "3", rule, [Edit(owner, function, old, new)], proof=_SENDER)
 
 
 FAST_PATHS = (
@@ -91,4 +105,22 @@ FAST_PATHS = (
     _state("dirty", "self.dirty, self.chain = True, frame.header_crc", "self.chain = frame.header_crc"),
     _state("chain", "self.dirty, self.chain = True, frame.header_crc", "self.dirty = True"),
     _state("state-before-an-error", "self.position, self.next_offset = position, offset\n        else", "pass\n        else"),
+    _reader("rest", "self._rest or ", ""),
+    _reader("parts", "self._count or ", ""),
+    _reader("dropped", "self._drop_bytes or ", ""),
+    _reader("after-large", " or self._after_large", ""),
+    _reader("flags", "scratch[0] == LONG", "scratch[0] & LONG"),
+    _reader("short", "scratch[0] == LONG\n        and", "True\n        and"),
+    _reader("limits", "count <= self._lone_bytes_max", "True"),
+    _reader("length", "count == _LONG_HEADER_BYTES + _unpack_length(scratch, 1)[0]", "True"),
+    _reader("end", "    if not count:\n        raise ConnectionEnded\n", ""),
+    _reader("received", "self._received_end = count", "pass"),
+    Mutant("read-window", "3", "a lone message that fills the buffer is read as any other one", [Edit(FrameReader, "__init__", "min(window - 1, ", "min(window, ")], proof=_READER),
+    Mutant("read-part-max", "3", "a lone message obeys the limit of a part", [Edit(FrameReader, "__init__", ", _LONG_HEADER_BYTES + part_max)", ", window)")], proof=_READER),
+    Mutant("read-again", "3", "bytes that were received for a lone message are parsed once", [Edit(FrameReader, "_read", "        self._received_end = 0\n", "")], proof=_READER),
+    Mutant("read-full", "3", "a full buffer is read again", [Edit(FrameReader, "_read", "end, end == self._window", "end, False")], proof=_READER),
+    _sender("none", SendQueue, "send_first", "sent = 0", "sent = len(data)"),
+    _sender("rest", SendQueue, "send_first", "if sent < len(data):", "if False:"),
+    _sender("sent", SendQueue, "send_first", "self._sent_of_first, self.bytes = sent, ", "self.bytes = "),
+    _sender("bytes", SendQueue, "send_first", "len(data) - sent", "len(data)"),
 )
