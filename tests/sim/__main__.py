@@ -137,7 +137,9 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--committers", type=_count, help="producers that make them visible")
     parser.add_argument("--pipeline", type=_count, help="batches of a producer at a time")
     parser.add_argument(
-        "--compare", action="store_true", help="run each seed without fast paths of the core too, and compare all events and actions"
+        "--compare",
+        action="store_true",
+        help="run each seed without fast paths of the core too, and compare all events and actions",
     )
     parser.add_argument("--no-shrink", dest="shrink", action="store_false", help="tell a failing run as it is")
     parser.add_argument("--lines", type=int, default=60, help="of the transcript")

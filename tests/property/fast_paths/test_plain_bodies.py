@@ -23,7 +23,9 @@ START_US = 1_700_000_000_000_000
 def plain_frame(chance: Random) -> Frame:
     count = chance.choice((1, 1, 1, 2, 2, 3, 9, 33))
     values = [chance.choice((b"", b"a", b"bc", b"value", None)) for _ in range(count)]
-    keys: Sequence[bytes | None] | None = chance.choice((None, [b"k"] * count, [chance.choice((None, b"", b"key")) for _ in values]))
+    keys: Sequence[bytes | None] | None = chance.choice(
+        (None, [b"k"] * count, [chance.choice((None, b"", b"key")) for _ in values])
+    )
     times = [START_US + number * chance.choice((0, 0, 1)) for number in range(count)]
     body, raw_length = encode_plain(keys, values, struct.pack(f"<{count}q", *times))
     low, high = min(times), max(times)
