@@ -151,6 +151,7 @@ class Side:
         self.window, self.receiver, self.received = layers.context.window, layers.order.receiver, layers.order.received
         if general:
             self.receiver._append_in_sequence = lambda frames: 0  # type: ignore[method-assign]
+            layers.repair.end_of_step = layers.repair.requester.update  # type: ignore[method-assign]
         if limited:
             self.receiver._window_bytes_max = BYTES_MAX
         self.error = ""
