@@ -12,6 +12,7 @@ import time
 from collections import Counter
 from dataclasses import replace
 
+from tests.sim.fast_paths import compared
 from tests.sim.mixes import MIXES, SHARE, mix_of
 from tests.sim.options import FAULTS, Options
 from tests.sim.run import Result, play
@@ -59,8 +60,9 @@ class Totals:
 def main() -> int:
     """Run what the arguments say; the exit code is 1 when something that may never happen did."""
     arguments = _arguments()
+    run = compared if arguments.compare else play
     if arguments.seconds is None:
-        result = play(_options(arguments, arguments.seed))
+        result = run(_options(arguments, arguments.seed))
         if result.violation and arguments.shrink:
             result = shrink(result)
         _tell(result, arguments.lines, arguments.verbose)
@@ -72,7 +74,7 @@ def main() -> int:
     seed = arguments.seed
     try:
         while time.process_time() - began < arguments.seconds:
-            result = play(_options(arguments, seed))
+            result = run(_options(arguments, seed))
             if result.violation:
                 small = shrink(result) if arguments.shrink else result
                 _tell(small, arguments.lines, arguments.verbose)
@@ -134,10 +136,17 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--stagers", type=_count, help="producers that stage batches for transactions")
     parser.add_argument("--committers", type=_count, help="producers that make them visible")
     parser.add_argument("--pipeline", type=_count, help="batches of a producer at a time")
+    parser.add_argument(
+        "--compare",
+        action="store_true",
+        help="run each seed without fast paths of the core too, and compare all events and actions",
+    )
     parser.add_argument("--no-shrink", dest="shrink", action="store_false", help="tell a failing run as it is")
     parser.add_argument("--lines", type=int, default=60, help="of the transcript")
     parser.add_argument("--verbose", action="store_true", help="tell every run, and heartbeats in transcripts")
-    return parser.parse_args()
+    arguments = parser.parse_args()
+    arguments.shrink = arguments.shrink and not arguments.compare  # a smaller run would show another violation
+    return arguments
 
 
 def _positive(text: str) -> float:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import itertools
+from collections.abc import Callable, Iterator
 from random import Random
 from typing import TYPE_CHECKING, Any
 
@@ -43,6 +44,7 @@ from tutti_gateway.core.protocol.events import (
     SessionClosed,
     StackConfig,
     Started,
+    Submitted,
     TimeAdvanced,
     group_events,
     groupable,
@@ -59,6 +61,17 @@ GATHER_US_MAX = 1_000
 INBOX_MAX = 20_000  # what the system holds for a process that does not run
 ERRORS = (TuttiError, ArithmeticError, LookupError, TypeError, ValueError, AttributeError, AssertionError, RuntimeError)
 DRAMATIC = (Confirm, Install, Installed, Propose, State, Vote)  # messages at which a death in the middle matters
+
+
+def _of_all_clients(events: list[Event]) -> Iterator[Event]:
+    """The events with batches of several clients that follow one another as one event, as a driver makes of one look at its port."""
+    for are_batches, run in itertools.groupby(events, lambda event: isinstance(event, Submitted)):
+        if are_batches:
+            batches = [event for event in run if isinstance(event, Submitted)]
+            sessions = [session for event in batches for session in event.sessions]
+            yield Submitted(tuple(sessions), tuple([frame for event in batches for frame in event.frames]))
+        else:
+            yield from run
 
 
 class Clock:
@@ -235,7 +248,7 @@ class Process:
         """What was gathered as one step, as a driver hands on what it finds when it looks."""
         if self._gathered and not self.over and not self.frozen:
             gathered, self._gathered = self._gathered, []
-            for event in group_events(gathered):
+            for event in group_events(_of_all_clients(gathered)):
                 self._step(event)
 
     def _step(self, event: Event) -> None:

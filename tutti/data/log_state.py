@@ -182,6 +182,7 @@ class LogState(msgspec.Struct, kw_only=True):
         for frame in frames:
             producer, topic = producers.get(frame.producer), topics.get(frame.topic)
             # The condition holds for nearly all frames. `apply` handles the other frames and finds the reason of an error.
+            # A lane has no topics, so its batches are among the other frames.
             if (
                 frame.kind == _BATCH
                 and not frame.flags & STAGED
@@ -191,8 +192,7 @@ class LogState(msgspec.Struct, kw_only=True):
                 and frame.position == position + 1
                 and frame.epoch == producer.epoch
                 and frame.first_sequence == producer.sequence + 1
-                and not (aborted and frame.position in aborted)
-                and self.roster
+                and frame.position not in aborted
             ):
                 count = frame.count
                 producer.sequence += count
@@ -211,7 +211,6 @@ class LogState(msgspec.Struct, kw_only=True):
                 self.position, self.next_offset = position, offset
             else:
                 offsets.append(apply(frame, frame.position in aborted))
-                producers, topics = self.producers, self.topics
                 position, offset, tick_time = self.position, self.next_offset, self.tick_time
         return tuple(offsets)
 

@@ -55,9 +55,9 @@ class FrameReader:
 
     Attributes:
         assembly_bytes: memory of the incomplete message, bytes.
-        received_bytes: bytes of the last read.
-        frames_read: frames in the last read.
-        buffer_full: whether the last read filled the buffer, so that more data may be available.
+        received_bytes: bytes of the last `read`.
+        frames_read: frames in the last `read`.
+        buffer_full: whether the last `read` filled the buffer, so that more data may be available.
     """
 
     def __init__(
@@ -98,7 +98,7 @@ class FrameReader:
         self._skips_oversized = skips_oversized
         self._on_command = on_command
         self._tail_bytes = min(window, _TAIL_BYTES)
-        self._lone_bytes_max = min(window - 1, _LONG_HEADER_BYTES + part_max)
+        self._lone_bytes_max = min(window - 1 - _LONG_HEADER_BYTES, part_max)
         self._after_large = False
         self._body: memoryview | None = None  # memory of the large part that is being assembled
         self._filled = self._flags = 0
@@ -120,20 +120,19 @@ class FrameReader:
             BlockingIOError: nothing is available.
             OSError, ConnectionEnded: the connection is broken or closed.
         """
-        # Bytes that an earlier read left over, and parts of an incomplete message, are for `read`.
-        if self._rest or self._body is not None or self._count or self._drop_bytes or self._after_large:
+        # Bytes that an earlier read left over, and parts of an incomplete message, are for `read`. A large part that is being
+        # assembled sets `_after_large`.
+        if self._rest or self._count or self._drop_bytes or self._after_large:
             return None
         scratch = self._scratch
         count = self._socket.recv_into(self._scratch_window)
         if not count:
             raise ConnectionEnded
-        # A message in one part has no other flag than that of its length.
+        # A message in one part has no flag apart from that of its length. After a short read, the length may be of an earlier one.
         flags = scratch[0]
-        if flags == LONG:
-            if _LONG_HEADER_BYTES <= count <= self._lone_bytes_max and count == _LONG_HEADER_BYTES + _unpack_length(scratch, 1)[0]:
-                return bytes(scratch[_LONG_HEADER_BYTES:count])
-        elif flags == 0 and 2 <= count == 2 + scratch[1] and scratch[1] <= self._part_max and count < self._window:
-            return bytes(scratch[2:count])
+        start, length = (_LONG_HEADER_BYTES, _unpack_length(scratch, 1)[0]) if flags == LONG else (2, scratch[1])
+        if flags & ~LONG == 0 and length <= self._lone_bytes_max and count == start + length:
+            return bytes(scratch[start:count])
         self._received_end = count
         return None
 

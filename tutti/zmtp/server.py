@@ -383,7 +383,8 @@ class Server:
         if connection.send_queue.bytes and len(connection.send_queue) >= self._limits.queued_max:
             return SendResult.FULL
         encoded = frame(data)
-        if connection.reader is None or connection.awaits_writable or connection.broken:
+        # `_flush` also resumes a paused connection.
+        if connection.reader is None or connection.awaits_writable or connection.broken or connection.paused:
             self._enqueue(connection, EncodedMessage([encoded], len(encoded)))
             return SendResult.SENT if connection.reader is not None else SendResult.DISCONNECTED
         # Nothing is queued, as for most answers, so the kernel gets the message at once.

@@ -130,6 +130,21 @@ def test_a_connection_that_may_not_be_read_stays_open_and_is_read_once_it_may_be
     port.close()
 
 
+def test_an_answer_to_a_connection_that_may_be_read_again_resumes_it_without_a_heartbeat() -> None:
+    held: set[bytes] = set()
+    port = Port(may_read=lambda routing: routing not in held)
+    client = port.call(HELLO + frame(b"first"))
+    ((routing, _, _),) = port.first()
+    held.add(routing)
+    port.hears(client, frame(b"second"))
+    port.look()
+    assert port.drain() == []
+    held.clear()
+    assert port.server.send(routing, b"answer") is SendResult.SENT
+    assert [parts for _, parts, _ in port.first()] == [[b"second"]]
+    port.close()
+
+
 def test_a_connection_that_may_not_be_read_and_breaks_is_closed() -> None:
     held: set[bytes] = set()
     port = Port(may_read=lambda routing: routing not in held)

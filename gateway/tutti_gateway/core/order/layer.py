@@ -129,7 +129,7 @@ class Ordering:
         lines, forward = self.received.lines, self.forward
         resolved: dict[int, ProducerLine] = {}
         aborts: dict[int, Frame] = {}
-        number = epoch = -1
+        number = -1
         line: ProducerLine | None = None
         queue: Queue | None = None
         for frame, offset in zip(run, offsets, strict=True):
@@ -137,12 +137,13 @@ class Ordering:
                 self._frame_decided(frame, resolved, aborts)
                 number = -1
                 continue
-            # Consecutive frames of one producer share one lookup, which keeps this loop fast.
-            if frame.producer != number or frame.epoch != epoch:
-                number, epoch = frame.producer, frame.epoch
+            # Consecutive frames of one producer share one lookup, which keeps this loop fast. They are of one epoch, because an
+            # EPOCH frame stands before the first batch of the next epoch.
+            if frame.producer != number:
+                number = frame.producer
                 line = lines.get(number)
                 queues = forward.queues.get(number)
-                queue = queues.get(epoch) if queues else None
+                queue = queues.get(frame.epoch) if queues else None
             if line is None:
                 raise InvariantViolated(f"{frame!r} is decided, but its producer has no entry")
             line.undecided -= 1
@@ -158,12 +159,11 @@ class Ordering:
             self._aborted(frame)
         sequencer, now_us = self.sequencer, self._outbox.now.mono_us
         waiting = sequencer.waiting
-        for line in resolved.values():
-            if not line.undecided:
-                self.housekeeping.seen_us[line.number] = now_us
-                lines.pop(line.number, None)
-                if waiting:
-                    sequencer.producer_resolved(line)
+        for number, line in resolved.items():
+            self.housekeeping.seen_us[number] = now_us
+            del lines[number]
+            if waiting:
+                sequencer.producer_resolved(line)
         self.sequencer.space_freed()
 
     def _aborted(self, frame: Frame) -> None:

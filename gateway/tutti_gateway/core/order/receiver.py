@@ -92,7 +92,7 @@ class Receiver:
     def _accept(self, sender: int, message: Order | Repair) -> None:
         view = self._view_state.view
         frames = message.frames
-        if frames and not self._buffered and frames[0].position == self._window.end + 1:
+        if not self._buffered:
             frames = frames[self._append_in_sequence(frames) :]
         for frame in frames:
             # A frame of another view may be from a truncated log, and this view may have a different frame at that position.
@@ -133,8 +133,7 @@ class Receiver:
             pass  # `_drain` finds the same fault, and counts the frame as missing
         if appended:
             self.in_sequence += appended
-            if self.gaps:
-                self.gaps.remove(window.end + 1, end)
+            self.gaps.remove(window.end + 1, end)
             self.highest = max(self.highest, end)
             self._below.append(frames[:appended])
         return appended

@@ -71,7 +71,7 @@ class Sequencer:
     def on_forward(self, origin: int, frames: tuple[Frame, ...]) -> None:
         """Order the forwarded batches that are next in sequence, and handle the other batches by the table `VERDICT`."""
         window, received, epochs = self._window, self._received, self._epochs
-        lines, forgotten = received.lines, received.forgotten
+        lines = received.lines
         # A member with a low disk votes NO to each batch, which costs an ABORT, so no batch is ordered (atomic, A9).
         if self._below.low:
             self._no_space(origin, frames, self._below.low)
@@ -89,7 +89,8 @@ class Sequencer:
             # Consecutive batches of one producer share one lookup, which keeps this loop fast.
             if frame.producer != number:
                 number = frame.producer
-                line, awaited = (not forgotten and lines.get(number)) or received.line(number), number in epochs
+                # A producer with a line has undecided frames, so no FORGET of it can be ordered.
+                line, awaited = lines.get(number) or received.line(number), number in epochs
             if (
                 line is None
                 or awaited

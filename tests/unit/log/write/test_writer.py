@@ -174,6 +174,7 @@ def test_a_frame_that_does_not_continue_the_log_is_never_written(tmp_path: Path)
         (history.frames[5:7], "does not follow the end of the log at position 4"),
         ([other], "does not follow the end of the log at position 4"),
         ([history.frames[3], other], "does not follow the end of the log at position 4"),
+        ([history.frames[4], history.frames[6]], "does not follow the end of the log at position 5"),
         (other_history.frames[2:6], "differ from those in the log"),
     ):
         with pytest.raises(InvariantViolated, match=message):

@@ -1,0 +1,241 @@
+"""Mutants of the fast paths: each check of a loop that handles the frequent case. Property tests compare each with the general path."""
+
+from __future__ import annotations
+
+from tests.sim.mutants.mutant import Mutant
+from tests.sim.mutants.patch import Edit
+from tutti.data import client_protocol
+from tutti.data.frames import plain_body
+from tutti.data.log_state import LogState
+from tutti.zmtp.frame_reader import FrameReader
+from tutti.zmtp.send_queue import SendQueue
+from tutti_gateway.core.order.forward_table import ForwardTable
+from tutti_gateway.core.order.layer import Ordering
+from tutti_gateway.core.order.received_table import ReceivedTable
+from tutti_gateway.core.order.receiver import Receiver
+from tutti_gateway.core.order.sequencer import Sequencer
+from tutti_gateway.node.clients import batch_validation
+
+_PROPERTIES = "tests/property/fast_paths/"
+_SUBMITS = f"{_PROPERTIES}test_submits.py::test_one_plain_batch_is_accepted_exactly_if_the_general_path_accepts_it"
+_BODIES = f"{_PROPERTIES}test_plain_bodies.py::test_an_answer_does_not_depend_on_earlier_bodies_and_equals_that_of_a_simple_check"
+_READER = f"{_PROPERTIES}test_zmtp.py::test_a_reader_brings_the_same_with_and_without_the_fast_path_for_a_lone_message"
+_SENDER = f"{_PROPERTIES}test_zmtp.py::test_a_message_sent_at_once_leaves_like_one_that_is_queued_and_sent"
+_RECEIVER = f"{_PROPERTIES}test_receiver.py::test_frames_in_sequence_are_appended_as_if_each_had_been_buffered"
+_ORDERING = f"{_PROPERTIES}test_ordering.py::test_batches_of_many_clients_are_ordered_and_answered_as_the_tables_say_for_each"
+_TABLE = f"{_PROPERTIES}test_ordering.py::test_the_received_table_accepts_a_batch_exactly_if_it_follows"
+_STATE = f"{_PROPERTIES}test_log_state.py::test_a_run_gives_the_offsets_the_state_and_the_error_of_its_frames_one_by_one"
+
+
+def _lone(name: str, old: str, new: str = "", proof: str = _SUBMITS) -> Mutant:
+    rule = "the fast path for one batch of a client accepts what the general path accepts"
+    return Mutant(f"lone-{name}", "3", rule, [Edit(client_protocol, "decode_lone_submit", old, new)], proof=proof)
+
+
+def _valid(name: str, old: str, new: str = "True") -> Mutant:
+    rule = "a batch on the fast path is as valid as on the general path"
+    return Mutant(f"lone-{name}", "3", rule, [Edit(batch_validation, "lone_valid", old, new)], proof=_SUBMITS)
+
+
+def _body(name: str, function: str, old: str, new: str) -> Mutant:
+    rule = "a known layout of a plain body stands for the same bodies as an unknown one"
+    return Mutant(f"plain-{name}", "3", rule, [Edit(plain_body, function, old, new)], proof=_BODIES)
+
+
+def _state(name: str, old: str, new: str = "") -> Mutant:
+    rule = "frames applied as a run give the state and offsets of frames applied one by one"
+    return Mutant(f"run-{name}", "3", rule, [Edit(LogState, "apply_run", old, new)], proof=_STATE)
+
+
+def _reader(name: str, old: str, new: str = "") -> Mutant:
+    rule = "a reader brings a message that arrives alone as it brings any other one"
+    return Mutant(f"read-{name}", "3", rule, [Edit(FrameReader, "read_lone", old, new)], proof=_READER)
+
+
+def _sender(name: str, owner: type[SendQueue], function: str, old: str, new: str) -> Mutant:
+    rule = "a message that is sent at once leaves as one that is queued and sent"
+    return Mutant(f"send-{name}", "3", rule, [Edit(owner, function, old, new)], proof=_SENDER)
+
+
+def _receiver(name: str, old: str, new: str = "", function: str = "_append_in_sequence") -> Mutant:
+    rule = "frames in sequence are appended as if each had been buffered first"
+    return Mutant(f"sequence-{name}", "4.3", rule, [Edit(Receiver, function, old, new)], proof=_RECEIVER)
+
+
+def _submit(name: str, old: str, new: str = "") -> Mutant:
+    rule = "batches of several clients are answered and forwarded as the table of decisions says for each"
+    return Mutant(f"submit-{name}", "4.3", rule, [Edit(ForwardTable, "submit", old, new)], proof=_ORDERING)
+
+
+def _order(name: str, old: str, new: str = "", function: str = "on_forward") -> Mutant:
+    rule = "forwarded batches are ordered as the table of verdicts says for each"
+    return Mutant(f"order-{name}", "4.3", rule, [Edit(Sequencer, function, old, new)], proof=_ORDERING)
+
+
+def _decided(name: str, old: str, new: str = "") -> Mutant:
+    rule = "decided frames are answered one by one"
+    return Mutant(f"decided-{name}", "4.3", rule, [Edit(Ordering, "decided", old, new)], proof=_ORDERING)
+
+
+def _table(name: str, old: str, new: str = "") -> Mutant:
+    rule = "the received-table accepts a batch that follows the log, and no other"
+    return Mutant(f"table-{name}", "4.3", rule, [Edit(ReceivedTable, "apply", old, new)], proof=_TABLE)
+
+
+FAST_PATHS = (
+    _lone("mode", "(mode, count, magic,", "(0, count, magic,"),
+    _lone("count", "(mode, count, magic,", "(mode, 1, magic,"),
+    _lone("magic", "count, magic, version,", "count, MAGIC, version,"),
+    _lone("version", "magic, version, frame.kind)", "magic, VERSION, frame.kind)"),
+    _lone("kind", "version, frame.kind)", "version, 1)"),
+    _lone("flags", "        or frame.flags\n"),
+    _lone("view", "        or frame.view\n"),
+    _lone("position", "        or frame.position\n"),
+    _lone("origin", "        or frame.origin\n"),
+    _lone("progress", "        or progress_length\n"),
+    _lone("reserved", "        or zero\n"),
+    _lone("reserved-too", "        or zero_too\n"),
+    _lone("inline", "or length > INLINE_BYTES_MAX", "or False"),
+    _lone("length", "        or len(data) != _LONE_SUBMIT.size + length\n"),
+    _lone("short", " or len(data) < _LONE_SUBMIT.size"),
+    _lone(
+        "view-of-bytes",
+        "not isinstance(data, bytes) or ",
+        proof=f"{_PROPERTIES}test_submits.py::test_only_bytes_take_the_fast_path_because_the_body_must_be_bytes",
+    ),
+    _valid("first-sequence", "1 <= frame.first_sequence", "0 <= frame.first_sequence"),
+    _valid("last-sequence", " <= SEQUENCE_MAX - count", " <= SEQUENCE_MAX"),
+    _valid("first-time", "TIME_US_MIN <= frame.min_timestamp", "frame.min_timestamp"),
+    _valid("last-time", " <= TIME_US_MAX", ""),
+    _valid("crc", "google_crc32c.extend(0, frame.body) != frame.body_crc", "False"),
+    _valid("plain", "check_plain(frame) is not None", "True"),
+    _body("known-count", "plain_layout", "layout.records == count and ", ""),
+    _body("known-length", "plain_layout", " and layout.end == len(body)", ""),
+    _body("kept", "plain_layout", "        _checked.clear()", "        pass"),
+    _body("first-offset", "check_plain", "first == 0 <= last", "0 <= last"),
+    _body("last-offset", "check_plain", " <= layout.value_size", ""),
+    _body("negative-offset", "check_plain", "first == 0 <= last <=", "first == 0 and last <="),
+    _body("null-values", "check_plain", "layout.value_nulls and not", "False and not"),
+    _body("null-keys", "check_plain", "(not layout.key_nulls or", "(True or"),
+    _body("no-keys", "check_plain", "not layout.key_size and body[", "not layout.key_size or body["),
+    _body("no-headers", "check_plain", "if not keys or body[layout.headers", "if not keys and body[layout.headers"),
+    _body("one-time", "check_plain", "high = low", "high = frame.max_timestamp"),
+    _state("kind", "frame.kind == _BATCH\n", "True\n"),
+    _state("staged", "and not frame.flags & STAGED", ""),
+    _state("first-of-a-topic", "and topic.first_offset >= 0", ""),
+    _state("position", "and frame.position == position + 1", ""),
+    _state("epoch", "and frame.epoch == producer.epoch", ""),
+    _state("sequence", "and frame.first_sequence == producer.sequence + 1", ""),
+    _state("void", "and frame.position not in aborted", ""),
+    _state("progress", "if frame.progress:", "if True:"),
+    _state("last-seen", "            producer.last_seen = tick_time\n", ""),
+    _state("tick-time", ", self.next_offset, self.tick_time\n    return", ", self.next_offset, tick_time\n    return"),
+    _state("offset-after-an-exit", "self.next_offset, self.tick_time\n    return", "offset, self.tick_time\n    return"),
+    _state("records", "topic.records += count", "pass"),
+    _state("bytes", "topic.bytes += frame.body_length", "pass"),
+    _state("last-offset", "topic.last_offset = offset - 1", "pass"),
+    _state("last-time", "if frame.max_timestamp > topic.last_time:", "if True:"),
+    _state("dirty", "self.dirty, self.chain = True, frame.header_crc", "self.chain = frame.header_crc"),
+    _state("chain", "self.dirty, self.chain = True, frame.header_crc", "self.dirty = True"),
+    _state("state-before-an-error", "self.position, self.next_offset = position, offset\n        else", "pass\n        else"),
+    _reader("rest", "self._rest or ", ""),
+    _reader("parts", "self._count or ", ""),
+    _reader("dropped", "self._drop_bytes or ", ""),
+    _reader("after-large", " or self._after_large", ""),
+    _reader("flags", "flags & ~LONG == 0 and ", ""),
+    _reader("long", "if flags == LONG else", "if flags else"),
+    _reader("limits", "length <= self._lone_bytes_max and ", ""),
+    _reader("length", " and count == start + length", ""),
+    _reader("end", "    if not count:\n        raise ConnectionEnded\n", ""),
+    _reader("received", "self._received_end = count", "pass"),
+    Mutant(
+        "read-window",
+        "3",
+        "a lone message that fills the buffer is read as any other one",
+        [Edit(FrameReader, "__init__", "min(window - 1 - ", "min(window - ")],
+        proof=_READER,
+    ),
+    Mutant(
+        "read-part-max",
+        "3",
+        "a lone message obeys the limit of a part",
+        [Edit(FrameReader, "__init__", ", part_max)", ", window)")],
+        proof=_READER,
+    ),
+    Mutant(
+        "read-again",
+        "3",
+        "bytes that were received for a lone message are parsed once",
+        [Edit(FrameReader, "_read", "        self._received_end = 0\n", "")],
+        proof=_READER,
+    ),
+    Mutant(
+        "read-full",
+        "3",
+        "a full buffer is read again",
+        [Edit(FrameReader, "_read", "end, end == self._window", "end, False")],
+        proof=_READER,
+    ),
+    _sender("none", SendQueue, "send_first", "sent = 0", "sent = len(data)"),
+    _sender("rest", SendQueue, "send_first", "if sent < len(data):", "if False:"),
+    _sender("sent", SendQueue, "send_first", "self._sent_of_first, self.bytes = sent, ", "self.bytes = "),
+    _sender("bytes", SendQueue, "send_first", "len(data) - sent", "len(data)"),
+    _receiver("none-buffered", "if not self._buffered:", "if True:", "_accept"),
+    _receiver("position", "frame.position != end + 1", "False"),
+    _receiver("view", "or frame.view != view"),
+    _receiver("bytes", "or free_bytes <= 0"),
+    _receiver("frames", "or appended >= free_frames"),
+    _receiver("payload", "or not payload_intact(frame)"),
+    _receiver("chain", "or not chained(frame, chain)"),
+    _receiver("table", "            apply(frame)\n"),
+    _receiver("size", "free_bytes -= frame.body_length + FRAME_OVERHEAD_BYTES", "pass"),
+    _receiver("invalid", "        pass  #", "        raise  #"),
+    _receiver("gaps", "self.gaps.remove(window.end + 1, end)", "pass"),
+    _receiver("highest", "self.highest = max(self.highest, end)", "self.highest = end"),
+    _submit("lookup-producer", "line = producers.get(number)", "line = line or producers.get(number)"),
+    _submit("lookup-epoch", " or frame.epoch != queue.epoch", ""),
+    _submit("closed", "or line.closed"),
+    _submit("epoch", "or frame.epoch != line.epoch"),
+    _submit("duplicate", "or frame.first_sequence + frame.count - 1 <= line.sequence", ""),
+    _submit("topic", "or frame.topic not in topics", ""),
+    _submit("bytes", "or size >= bytes_max", ""),
+    _submit("frames", "or count >= frames_max", ""),
+    _submit("count-in-an-answer", "self.count, self.bytes = count, size\n            self._reject", "self._reject"),
+    _submit("session", "queue.session = session", "pass"),
+    _submit("sent", "queue.sent_us = now_us", "pass"),
+    _submit("twice", "elif not queue.add(frame):\n            continue", "elif not queue.add(frame):\n            pass"),
+    _submit("size", "size += frame.body_length + FRAME_OVERHEAD_BYTES", "pass"),
+    _order("lookup", "frame.producer != number:", "line is None:"),
+    _order("awaited", "or awaited"),
+    _order("state", "or line.state is not LineState.OPEN", ""),
+    _order("epoch", "or frame.epoch != line.epoch", ""),
+    _order("sequence", "or frame.first_sequence != line.sequence + 1", ""),
+    _order("bytes", "or free_bytes <= 0", ""),
+    _order("frames", "or len(ordered) >= free_frames", ""),
+    _order("transaction", "if transactional and not", "if False and not"),
+    _order("staged", "frame.kind != _BATCH or frame.flags & STAGED", "frame.kind != _BATCH"),
+    _order("txn", "frame.kind != _BATCH or frame.flags & STAGED", "frame.flags & STAGED"),
+    _order("line", "lines[number] = line", "pass"),
+    _order("chain", "chain = frame.header_crc", "pass"),
+    _order("size", "free_bytes -= frame.body_length + FRAME_OVERHEAD_BYTES", "pass"),
+    _order("dirty", "received.dirty = received.dirty or any(not frame.staged for frame in ordered)", "received.dirty = True"),
+    _order("not-dirty", "received.dirty = received.dirty or any(not frame.staged for frame in ordered)", "pass"),
+    _order("waiting-epochs", "self._epochs or ", "", "waiting"),
+    _order("waiting-batches", " or self._to_resend", "", "waiting"),
+    _decided("lookup", "if frame.producer != number:", "if line is None:"),
+    _decided("staged", "if frame.kind != _BATCH or frame.flags & STAGED:", "if frame.kind != _BATCH:"),
+    _decided("empty-queue", "queue.frames and ", ""),
+    _decided("void", " and frame.position not in void", ""),
+    _decided("waiting", "if waiting:", "if False:"),
+    _decided("idle", "self.housekeeping.seen_us[number] = now_us", "pass"),
+    _decided("line", "del lines[number]", "pass"),
+    _decided("undecided", "if not line.undecided:", "if True:"),
+    _table("forgotten", "not self.forgotten and ", ""),
+    _table("closed", "line.state is LineState.CLOSED\n        or ", ""),
+    _table("epoch", "or line.epoch != frame.epoch", ""),
+    _table("sequence", "or line.sequence + 1 != frame.first_sequence", ""),
+    _table("count", "or not frame.count", ""),
+    _table("topic", "or not 0 < frame.topic < self.next_topic", ""),
+    _table("opening", "    if line.state is not LineState.OPEN:\n        line.on(LineInput.BATCH)\n", ""),
+    _table("staged", "if frame.transactional:", "if False:"),
+)
