@@ -138,11 +138,13 @@ class Accumulator:
             return self._failed_receipt(topic, f"the record of {size} bytes", self.frame_bytes_max, "one batch", on_delivery)
         with self.lock:
             while True:
-                self.check()
-                receipt = self._try_append(topic, record, progress, on_delivery)
-                if receipt is not None:
-                    break
-                self.close_open()
+                if self.stopped is not None:
+                    self.check()
+                if self._open is not self._no_batch:
+                    receipt = self._try_append(topic, record, progress, on_delivery)
+                    if receipt is not None:
+                        break
+                    self.close_open()
                 # After a wait, try to append first, because another thread may have opened a batch during the wait.
                 if not self._await_space(max(size, self.options.batch_bytes)):
                     self._open = self.new_batch(topic, max(size, self.options.batch_bytes))
@@ -247,7 +249,7 @@ class Accumulator:
         while self._appender is not None:
             try:
                 self._appender.close()
-                break
+                self._appender = None
             except ValueError as error:  # another thread is appending
                 if not is_from_call(error):
                     raise
@@ -269,7 +271,6 @@ class Accumulator:
 
     def _await_space(self, need: int) -> bool:
         """Wait until the buffer has `need` free bytes. Return True if the caller had to wait. Called with the lock."""
-        self.check()
         waited = False
         while exceeded := self.exceeded_limit(need):
             if not self.options.block or getattr(outcome_thread, "here", False):
@@ -311,7 +312,7 @@ class Accumulator:
             self.pending_records += batch.count
             self.buffered += batch.charge
             self.queue.append(batch)
-            self.seal(batch)
+            encode_open(batch, self.options.compression)
             self.totals.add_sent(batch.count, batch.charge)
             self._notify_consumer()
 

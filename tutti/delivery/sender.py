@@ -225,7 +225,7 @@ class Sender(abc.ABC):
         awaited = window.awaits_answer
         messages = list(window.messages(session.number, session.epoch, session.topic_number))
         session.outbox.extend(messages)
-        if window.awaits_answer and not awaited:
+        if messages and not awaited:
             session.received(now)  # the first unanswered batch starts the silence timeout
         return messages
 

@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterator
 from tutti import limits
 from tutti.batching.encoder import Compression, drop_committed
 from tutti.batching.receipt import Batch, Failure, Resume
-from tutti.data.client_protocol import INLINE_BYTES_MAX, OFFSET_UNKNOWN, encode_submit
-from tutti.data.frames.frame import STAGED, Buffer, Frame, Kind
+from tutti.data.client_protocol import INLINE_BYTES_MAX, OFFSET_UNKNOWN, join_submit
+from tutti.data.frames.frame import STAGED, Buffer, Kind, unstamped_header
 from tutti.data.frames.schema import compression_flags
 from tutti.errors import invariant
 
@@ -99,7 +99,8 @@ class Window:
         A message contains either small or large bodies, up to about `SUBMIT_BYTES`. Small bodies are copied into one part of the
         message; each large body is a separate part without a copy.
         """
-        frames: list[Frame] = []
+        headers: list[bytes] = []
+        batches: list[Batch] = []
         size = 0
         small = True
         while self._to_send:
@@ -112,49 +113,50 @@ class Window:
             if not topic:
                 break
             is_small = batch.size <= INLINE_BYTES_MAX
-            if frames and (
-                is_small != small or size + batch.size > limits.SUBMIT_BYTES or len(frames) >= limits.FRAMES_A_MESSAGE_MAX
+            if batches and (
+                is_small != small or size + batch.size > limits.SUBMIT_BYTES or len(batches) >= limits.FRAMES_A_MESSAGE_MAX
             ):
-                yield encode_submit(frames, self._unordered)
-                frames, size = [], 0
+                yield join_submit(headers, batches, self._unordered)
+                headers, batches, size = [], [], 0
             small = is_small
             self._to_send.popleft()
-            frames.append(self._frame(batch, number, epoch, topic))
+            headers.append(self._header(batch, number, epoch, topic))
+            batches.append(batch)
             size += batch.size
             if batch.transmitted:
                 self.records_resent += batch.remaining
             batch.transmitted = self._sent = True
             batch.copies += 1
-        if frames:
-            yield encode_submit(frames, self._unordered)
+        if batches:
+            yield join_submit(headers, batches, self._unordered)
 
-    # A batch from a spool has its own compression (`codec`), because an earlier run may have written it with other options.
-    def _flags_of(self, batch: Batch) -> int:
-        return self._flags if batch.codec == "" else compression_flags(batch.codec)
-
-    def _frame(self, batch: Batch, number: int, epoch: int, topic: int) -> Frame:
-        invariant(bool(batch.body), "a batch that is sent must have a body")
-        return Frame(
+    def _header(self, batch: Batch, number: int, epoch: int, topic: int) -> bytes:
+        invariant(len(batch.body) > 0, "a batch that is sent must have a body")
+        flags = 0
+        if batch.kind == Kind.BATCH:
+            # A batch from a spool has its own compression (`codec`), because an earlier run may have written it with other options.
+            flags = self._flags if batch.codec == "" else compression_flags(batch.codec)
+        return unstamped_header(
             batch.kind,
-            batch.body,
-            progress=batch.progress,
-            flags=self._flags_of(batch) if batch.kind == Kind.BATCH else 0,
-            producer=number,
-            epoch=epoch,
-            first_sequence=batch.first_sequence,
-            count=batch.remaining,
-            topic=topic,
-            min_timestamp=batch.min_timestamp,
-            max_timestamp=batch.max_timestamp,
-            raw_length=batch.raw_length,
-            body_crc=batch.crc,
+            flags,
+            number,
+            batch.first_sequence,
+            batch.min_timestamp,
+            batch.max_timestamp,
+            epoch,
+            batch.count - batch.trimmed,
+            topic,
+            len(batch.progress),
+            len(batch.body),
+            batch.raw_length,
+            batch.crc,
         )
 
     def commit(self, first_sequence: int, count: int, offset: int) -> bool:
         """Record that a batch committed. Return False if no batch in flight has this sequence and count."""
         batch = self._by_sequence.get(first_sequence)
         # With another count, the receipt concerns a copy that was sent before `trim_below` removed records from the batch.
-        if batch is None or batch.remaining != count:
+        if batch is None or batch.count - batch.trimmed != count:
             return False
         self._committed(batch, offset)
         self._drop_resolved()
@@ -252,9 +254,10 @@ class Window:
         return resolved
 
     def _committed(self, batch: Batch, offset: int) -> None:
+        last = batch.last_sequence
         # Outcomes may arrive out of order, so keep only the highest committed sequence.
-        if batch.last_sequence > self.committed.sequence:
-            self.committed = Resume(batch.last_sequence, batch.progress or self._progress_before(batch))
+        if last > self.committed.sequence:
+            self.committed = Resume(last, batch.progress or self._progress_before(batch))
         self._resolve(batch, offset, None)
 
     def _progress_before(self, batch: Batch) -> bytes:

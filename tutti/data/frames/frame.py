@@ -294,13 +294,9 @@ class Frame:
         return b"".join([header, *self.extents()[1:]])
 
     def _unstamped_header(self) -> bytes:
-        return _HEADER.pack(
-            MAGIC,
-            VERSION,
+        return unstamped_header(
             self.kind,
             self.flags,
-            0,
-            0,
             self.producer,
             self.first_sequence,
             self.min_timestamp,
@@ -308,14 +304,11 @@ class Frame:
             self.epoch,
             self.count,
             self.topic,
-            self.origin,
             len(self.progress),
             self.body_length,
             self.raw_length,
             self.body_crc,
-            0,
-            0,
-            0,
+            self.origin,
         )
 
     def packed_header(self) -> bytes:
@@ -343,8 +336,52 @@ class Frame:
     __hash__ = None  # type: ignore[assignment]  # not hashable: frames are compared by content, and a body may be mutable
 
 
+def unstamped_header(
+    kind: int,
+    flags: int,
+    producer: int,
+    first_sequence: int,
+    min_timestamp: int,
+    max_timestamp: int,
+    epoch: int,
+    count: int,
+    topic: int,
+    progress_length: int,
+    body_length: int,
+    raw_length: int,
+    body_crc: int,
+    origin: int = 0,
+) -> bytes:
+    """Return the 96 bytes of a header whose view, position and header CRC are zero."""
+    return _HEADER.pack(
+        MAGIC,
+        VERSION,
+        kind,
+        flags,
+        0,
+        0,
+        producer,
+        first_sequence,
+        min_timestamp,
+        max_timestamp,
+        epoch,
+        count,
+        topic,
+        origin,
+        progress_length,
+        body_length,
+        raw_length,
+        body_crc,
+        0,
+        0,
+        0,
+    )
+
+
 def payload_crc(progress: bytes, body: Buffer) -> int:
     """Return the producer's CRC: CRC32C over progress and body."""
+    if not progress and body.__class__ is bytes:
+        return int(google_crc32c.value(body))
     return crc32c(body, google_crc32c.extend(0, progress) if progress else 0)
 
 
