@@ -391,7 +391,8 @@ class Accumulator:
             # Wake blocked senders only when a quarter of the buffer is free; waking them for each batch costs a thread switch each.
             if self.buffered <= self.options.buffer_bytes * 3 // 4:
                 self.space_freed.notify_all()
-            self.close_idle()
+            if not self.corked:
+                self.close_idle()
             self.changed.notify_all()
 
     def cork(self) -> None:

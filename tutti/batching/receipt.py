@@ -272,7 +272,8 @@ class Batch:
     def finish(self) -> None:
         """Publish the outcome and wake all waiters. The caller then runs the callbacks (`announce`)."""
         self.body = b""
-        self.drop_columns()
+        if self.values:
+            self.drop_columns()
         self.done = True
         if self.latch is not None:
             self.latch.release()

@@ -131,8 +131,8 @@ class Sender(abc.ABC):
 
     # -- answers
 
-    def _on_receipts(self, data: bytes, now: float) -> bool:
-        """Handle receipts of committed batches. Return True if one of the batches was in flight."""
+    def _on_receipts(self, data: bytes, now: float) -> None:
+        """Handle receipts of committed batches."""
         progressed, session, window = False, self.session, self.window
         for producer, first_sequence, offset, epoch, count in client_protocol.decode_receipts(data):
             # Ignore receipts of an earlier epoch, because its batches got their outcomes when the current epoch began.
@@ -140,7 +140,6 @@ class Sender(abc.ABC):
                 progressed = window.commit(first_sequence, count, offset) or progressed
         if progressed:
             session.reset_timeouts(now)
-        return progressed
 
     def _greet(self, welcome: client_protocol.Welcome) -> Greeting | None:
         """Pass a Welcome to the session, and return why the gateway sent it.

@@ -54,6 +54,7 @@ class ProducerIO:
         self._run_requested = False  # True if a thread requested a run after the current run took its batches
         self._stopping = False
         self._released = False
+        self._check_at = 0.0  # monotonic time of the next run for another reason than a receipt or a record
         self._finished = threading.Event()
         self._ordered_connection = SessionConnection(delivery, Endpoints(addresses), self, credentials)
         self._connections: dict[Sender, SessionConnection] = {delivery: self._ordered_connection}
@@ -218,13 +219,36 @@ class ProducerIO:
         if self._end_if_due():
             self._close()
             return True
-        self._work(time.monotonic())
+        now = time.monotonic()
+        self._work(now)
         if self.delivery.session.state is State.ENDED:
             self.due = 0.0
             return False
         self._asleep = True  # from here on, new records wake the thread
-        self.due = 0.0 if self._run_requested else self._next_time(time.monotonic())
+        if self._run_requested:
+            self.due = 0.0
+        elif self._is_ordinary(now):
+            self._check_at = self.due = min(self._check_at, self.delivery.due_at)
+        else:
+            self._check_at = self.due = self._next_time(time.monotonic())
         return False
+
+    def _is_ordinary(self, now: float) -> bool:
+        """Return True if `_check_at` is still valid, because this run at most handled receipts and sent batches.
+
+        Receipts and batches in flight only postpone the next action, except for the delivery deadline of a batch (`due_at`).
+        """
+        delivery, connection = self.delivery, self._ordered_connection.connection
+        return (
+            now < self._check_at
+            and self.lanes is None
+            and delivery.session.state is State.OPEN
+            and not delivery.source.queue
+            and not delivery.window.has_unsent
+            and delivery.accumulator.linger_until is None
+            and connection is not None
+            and not connection.unread
+        )
 
     def fail(self, error: BaseException) -> None:
         """End the producer after an exception in `run_once`, so that all waiting threads get an error."""

@@ -108,7 +108,7 @@ class SessionConnection:
         if connection is not None:
             # Poll the connection only after an event or a timeout, which saves a system call in most runs.
             if connection.is_ready or connection.due() <= now:
-                connection.wait(0.0)
+                connection.handle(now)
             self._handle_events(connection, now)
 
     def _connect(self, now: float) -> ZmtpConnection | None:
