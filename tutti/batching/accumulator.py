@@ -28,7 +28,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable
 from math import inf
-from typing import Protocol
+from typing import Any, Protocol
 
 from tutti import limits
 from tutti.batching.appender import Append, Appender, open_appender
@@ -55,11 +55,19 @@ _APPEND_WAIT_S = 50e-6  # pause between attempts to close the appender; longer t
 
 
 class QuietCondition(threading.Condition):
-    """A condition whose `notify_all` returns at once if no thread is waiting."""
+    """A condition whose `notify_all` returns at once if no thread is waiting.
+
+    Attributes:
+        waiters: the waiting threads; empty if none is waiting.
+    """
+
+    def __init__(self, lock: threading.RLock) -> None:
+        super().__init__(lock)
+        self.waiters: collections.deque[Any] = self._waiters  # type: ignore[attr-defined]  # a private attribute of Condition
 
     def notify_all(self) -> None:
         """See `threading.Condition.notify_all`."""
-        if self._waiters:  # type: ignore[attr-defined]  # a private attribute of Condition
+        if self.waiters:
             super().notify_all()
 
 
@@ -90,7 +98,7 @@ class Accumulator:
         self.spool: SpoolStage | None = None  # the spool, which takes closed batches before the sender does; None without a spool
         self._no_batch = Batch("", 0, 0.0)  # placeholder while no batch is open
         self._open = self._no_batch
-        self._appender: Appender | None = None  # the latest appender
+        self._appender: Appender | None = None  # the appender of the open batch; None while the batch has none
         self.appenders: dict[str, Append] = {}  # topic of the open batch -> appender of the open batch
         self.pending = 0  # closed batches without an outcome
         self.pinned = 0  # pending batches in lanes that get no new batches; the open batch closes without waiting for pinned ones
@@ -145,9 +153,10 @@ class Accumulator:
                     if receipt is not None:
                         break
                     self.close_open()
+                need = max(size, self.options.batch_bytes)
                 # After a wait, try to append first, because another thread may have opened a batch during the wait.
-                if not self._await_space(max(size, self.options.batch_bytes)):
-                    self._open = self.new_batch(topic, max(size, self.options.batch_bytes))
+                if not (self.exceeded_limit(need) and self._await_space(need)):
+                    self._open = self.new_batch(topic, need)
             if progress:
                 self.uses_progress = True
             if self.options.linger > 0:
@@ -232,7 +241,7 @@ class Accumulator:
 
     def _try_append(self, topic: str, record: Record, progress: bytes, on_delivery: OnDelivery | None) -> Receipt | None:
         """Append the record to the open batch; return None if the topic differs or the batch has no space. Called with the lock."""
-        batch = self._close_appender()
+        batch = self._open if self._appender is None else self._close_appender()
         # The progress of a batch belongs to its last record, so a record without progress must not follow one with progress.
         if batch.topic != topic or batch.free_bytes < record.size or (batch.progress and not progress):
             return None
@@ -302,7 +311,7 @@ class Accumulator:
     def close_open(self) -> None:
         """Close the open batch and queue it if it has records. Called with the lock."""
         self.linger_until = None
-        batch = self._close_appender()
+        batch = self._open if self._appender is None else self._close_appender()
         batch.count = len(batch.values)
         batch.charge = batch.size - batch.free_bytes
         # No signal handler can run between here and `queue.append`, because these lines call no Python function.
@@ -389,11 +398,12 @@ class Accumulator:
                     self.keep_failure(batch.failure)
                 batch.finish()
             # Wake blocked senders only when a quarter of the buffer is free; waking them for each batch costs a thread switch each.
-            if self.buffered <= self.options.buffer_bytes * 3 // 4:
+            if self.space_freed.waiters and self.buffered <= self.options.buffer_bytes * 3 // 4:
                 self.space_freed.notify_all()
             if not self.corked:
                 self.close_idle()
-            self.changed.notify_all()
+            if self.changed.waiters:
+                self.changed.notify_all()
 
     def cork(self) -> None:
         """Keep the open batch open until `uncork`, even if no batch is in flight. The I/O thread calls `uncork` before it sends."""
@@ -405,7 +415,7 @@ class Accumulator:
         self.corked = False
         # Test without the lock, because every wakeup runs this line.
         # The test misses no record, because `send` checks `corked` after its append.
-        if self.pending <= self.pinned and self.open_records():
+        if self._open.values and self.pending <= self.pinned:
             self.close_idle()
 
     def close_idle(self) -> None:

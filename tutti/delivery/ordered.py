@@ -120,8 +120,11 @@ class OrderedDelivery(Sender):
         window, source = self.window, self.source
         queue = source.queue
         # A batch without a topic number delays all later batches, because sequences follow the order of `send()`.
-        while queue and not (self._last_epoch and self._epoch_ends) and (batch := source.head()) is not None:
-            if not window.has_capacity(batch) or not self.knows_topic(batch):
+        while queue and not (self._last_epoch and self._epoch_ends):
+            batch = queue[0] if queue[0].body else source.head()
+            if batch is None or not window.has_capacity(batch):
+                break
+            if not self.session.topics.get(batch.topic) and not self.knows_topic(batch):
                 break
             window.admit(queue.popleft())
             self.due_at = min(self.due_at, batch.deadline)

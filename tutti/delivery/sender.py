@@ -222,7 +222,7 @@ class Sender(abc.ABC):
         """Put messages with the queued batches of the window into the outbox, and return these messages."""
         session, window = self.session, self.window
         awaited = window.awaits_answer
-        messages = list(window.messages(session.number, session.epoch, session.topic_number))
+        messages = window.messages(session.number, session.epoch, session.topics, session.topic_number)
         session.outbox.extend(messages)
         if messages and not awaited:
             session.received(now)  # the first unanswered batch starts the silence timeout

@@ -7,7 +7,7 @@ flight below the gateway's limit. The window performs no I/O and does not know e
 from __future__ import annotations
 
 import collections
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 
 from tutti import limits
 from tutti.batching.encoder import Compression, drop_committed
@@ -93,22 +93,28 @@ class Window:
         self._to_send = collections.deque(self._unanswered)
         self._sent = False
 
-    def messages(self, number: int, epoch: int, topic_number: Callable[[str], int]) -> Iterator[list[Buffer]]:
-        """Yield submit messages for queued batches, up to the first batch whose topic has no number yet (0).
+    def messages(
+        self, number: int, epoch: int, topics: Mapping[str, int], topic_number: Callable[[str], int]
+    ) -> list[list[Buffer]]:
+        """Return submit messages for queued batches, up to the first batch whose topic has no number yet (0).
+
+        `topics` contains the known numbers, and `topic_number` requests the other ones.
 
         A message contains either small or large bodies, up to about `SUBMIT_BYTES`. Small bodies are copied into one part of the
         message; each large body is a separate part without a copy.
         """
+        messages: list[list[Buffer]] = []
         headers: list[bytes] = []
         batches: list[Batch] = []
         size = 0
         small = True
-        while self._to_send:
-            batch = self._to_send[0]
+        to_send = self._to_send
+        while to_send:
+            batch = to_send[0]
             if batch.resolved:
-                self._to_send.popleft()
+                to_send.popleft()
                 continue
-            topic = topic_number(batch.topic)
+            topic = topics.get(batch.topic) or topic_number(batch.topic)
             # Stop at a batch without a topic number, because the gateway accepts sequences only in order.
             if not topic:
                 break
@@ -116,10 +122,10 @@ class Window:
             if batches and (
                 is_small != small or size + batch.size > limits.SUBMIT_BYTES or len(batches) >= limits.FRAMES_A_MESSAGE_MAX
             ):
-                yield join_submit(headers, batches, self._unordered)
+                messages.append(join_submit(headers, batches, self._unordered))
                 headers, batches, size = [], [], 0
             small = is_small
-            self._to_send.popleft()
+            to_send.popleft()
             headers.append(self._header(batch, number, epoch, topic))
             batches.append(batch)
             size += batch.size
@@ -128,7 +134,8 @@ class Window:
             batch.transmitted = self._sent = True
             batch.copies += 1
         if batches:
-            yield join_submit(headers, batches, self._unordered)
+            messages.append(join_submit(headers, batches, self._unordered))
+        return messages
 
     def _header(self, batch: Batch, number: int, epoch: int, topic: int) -> bytes:
         invariant(len(batch.body) > 0, "a batch that is sent must have a body")

@@ -216,7 +216,7 @@ class ProducerIO:
     def run_once(self) -> bool:
         """Perform the actions that are due, without blocking. Return True if the producer has ended."""
         self._asleep = False
-        if self._end_if_due():
+        if (self._stopping or self._released or self.delivery.session.state is State.ENDED) and self._end_if_due():
             self._close()
             return True
         now = time.monotonic()
@@ -224,10 +224,14 @@ class ProducerIO:
         if self.delivery.session.state is State.ENDED:
             self.due = 0.0
             return False
+        ordinary = self._is_ordinary(now)
+        if not ordinary:
+            for connection in self._connections.values():
+                connection.report(now)
         self._asleep = True  # from here on, new records wake the thread
         if self._run_requested:
             self.due = 0.0
-        elif self._is_ordinary(now):
+        elif ordinary:
             self._check_at = self.due = min(self._check_at, self.delivery.due_at)
         else:
             self._check_at = self.due = self._next_time(time.monotonic())
@@ -246,8 +250,10 @@ class ProducerIO:
             and not delivery.source.queue
             and not delivery.window.has_unsent
             and delivery.accumulator.linger_until is None
+            and self._ordered_connection.log.connected
             and connection is not None
-            and not connection.unread
+            and not connection.readable
+            and not connection.has_events
         )
 
     def fail(self, error: BaseException) -> None:
@@ -301,7 +307,6 @@ class ProducerIO:
             self._update_connections(lanes)
         for connection in self._connections.values():
             connection.send(now)
-            connection.report(now)
 
     def _update_connections(self, lanes: UnorderedDelivery) -> None:
         """Keep one session connection for each current lane."""

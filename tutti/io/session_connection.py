@@ -109,7 +109,10 @@ class SessionConnection:
             # Poll the connection only after an event or a timeout, which saves a system call in most runs.
             if connection.is_ready or connection.due() <= now:
                 connection.handle(now)
-            self._handle_events(connection, now)
+            if connection.has_events or not connection.up:
+                self._handle_events(connection, now)
+            elif connection.readable:
+                self._read(connection, now)
 
     def _connect(self, now: float) -> ZmtpConnection | None:
         self._connect_until = now + limits.ADDRESS_TIMEOUT_US / US
@@ -213,6 +216,8 @@ class SessionConnection:
                 if data is None:
                     return
                 self.sender.receive(data, now)
+                if not connection.readable:
+                    return
         except FormatError as error:
             self.session.drop, self._wrong_port = explain_message(data or b"", error, connection.address)
             if not self._wrong_port:

@@ -284,14 +284,10 @@ class ZmtpConnection:
         if not self._received:
             return None
         message = self._received.popleft()
+        self.readable = bool(self._received)
         if isinstance(message, FormatError):
             raise message
         return message
-
-    @property
-    def unread(self) -> bool:
-        """True if messages or events wait for `receive` or `next_event`."""
-        return bool(self._received or self._events)
 
     # Waiting
 
