@@ -167,7 +167,9 @@ class Accumulator:
             elif self.pending <= self.pinned and not self.corked:
                 self.close_open()
                 return receipt
-            self._open_appender()
+            # Most batches that callbacks open get no second record, so an appender would be closed at once.
+            if receipt.index or not self.corked:
+                self._open_appender()
             return receipt
 
     def add_batch(self, topic: str, records: ValidatedBatch, progress: bytes, on_delivery: OnDelivery | None) -> Receipt:

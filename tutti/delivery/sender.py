@@ -119,7 +119,7 @@ class Sender(abc.ABC):
         Raises:
             FormatError: the message does not belong to this protocol.
         """
-        self.session.received(now)
+        self.session.received_at = now
         if data[:1] == client_protocol.RECEIPTS:
             self._on_receipts(data, now)
         elif data[:1] == client_protocol.CONTROL:
@@ -225,7 +225,7 @@ class Sender(abc.ABC):
         messages = window.messages(session.number, session.epoch, session.topics, session.topic_number)
         session.outbox.extend(messages)
         if messages and not awaited:
-            session.received(now)  # the first unanswered batch starts the silence timeout
+            session.received_at = now  # the first unanswered batch starts the silence timeout
         return messages
 
     def next_time(self, now: float) -> float:

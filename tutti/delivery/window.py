@@ -17,9 +17,14 @@ from tutti.data.frames.frame import STAGED, Buffer, Kind, unstamped_header
 from tutti.data.frames.schema import compression_flags
 from tutti.errors import invariant
 
+_BATCH = int(Kind.BATCH)
 
 class Window:
-    """The batches of one producer that are in flight."""
+    """The batches of one producer that are in flight.
+
+    Attributes:
+        awaits_answer: True if a batch was sent on this connection and has no answer.
+    """
 
     def __init__(self, compression: Compression, unordered: bool = False, staged: bool = False) -> None:
         """Create an empty window. Its batches go to lanes (`unordered`), or stay invisible until a TXN frame (`staged`)."""
@@ -34,7 +39,7 @@ class Window:
         self._by_sequence: dict[int, Batch] = {}
         self._bytes = 0
         self._to_send: collections.deque[Batch] = collections.deque()
-        self._sent = False  # True if a batch was sent on this connection
+        self.awaits_answer = False
         self.records_resent = 0
 
     def __len__(self) -> int:
@@ -64,11 +69,6 @@ class Window:
         return self._bytes
 
     @property
-    def awaits_answer(self) -> bool:
-        """True if a batch was sent on this connection and has no answer."""
-        return self._sent and bool(self._unanswered)
-
-    @property
     def has_unsent(self) -> bool:
         """True if a batch must be sent (again)."""
         return bool(self._to_send)
@@ -91,7 +91,7 @@ class Window:
     def rewind(self) -> None:
         """Queue all batches for sending again, in order. The gateway removes duplicates, so all batches can be repeated."""
         self._to_send = collections.deque(self._unanswered)
-        self._sent = False
+        self.awaits_answer = False
 
     def messages(
         self, number: int, epoch: int, topics: Mapping[str, int], topic_number: Callable[[str], int]
@@ -131,16 +131,17 @@ class Window:
             size += batch.size
             if batch.transmitted:
                 self.records_resent += batch.remaining
-            batch.transmitted = self._sent = True
+            batch.transmitted = self.awaits_answer = True
             batch.copies += 1
         if batches:
             messages.append(join_submit(headers, batches, self._unordered))
         return messages
 
     def _header(self, batch: Batch, number: int, epoch: int, topic: int) -> bytes:
-        invariant(len(batch.body) > 0, "a batch that is sent must have a body")
+        if not batch.body:
+            invariant(False, "a batch that is sent must have a body")
         flags = 0
-        if batch.kind == Kind.BATCH:
+        if batch.kind == _BATCH:
             # A batch from a spool has its own compression (`codec`), because an earlier run may have written it with other options.
             flags = self._flags if batch.codec == "" else compression_flags(batch.codec)
         return unstamped_header(
@@ -165,7 +166,7 @@ class Window:
         # With another count, the receipt concerns a copy that was sent before `trim_below` removed records from the batch.
         if batch is None or batch.count - batch.trimmed != count:
             return False
-        self._committed(batch, offset)
+        self._committed(batch, first_sequence + count - 1, offset)
         self._drop_resolved()
         return True
 
@@ -173,7 +174,7 @@ class Window:
         """Record that all batches up to `sequence` committed at unknown offsets."""
         for batch in list(self._unanswered):
             if not batch.resolved and batch.last_sequence <= sequence:
-                self._committed(batch, OFFSET_UNKNOWN)
+                self._committed(batch, batch.last_sequence, OFFSET_UNKNOWN)
         self._drop_resolved()
 
     def fail_from(self, sequence: int, failure: Failure) -> bool:
@@ -240,7 +241,7 @@ class Window:
             batch.first_sequence, batch.transmitted, batch.lane = 0, False, ""
             withdrawn.append(batch)
         if withdrawn:
-            self._sent = self._sent and bool(self._unanswered)
+            self.awaits_answer = self.awaits_answer and bool(self._unanswered)
             self._to_send = collections.deque(batch for batch in self._to_send if batch.first_sequence)
         return withdrawn[::-1]
 
@@ -252,7 +253,7 @@ class Window:
         self._unanswered.clear()
         self._by_sequence.clear()
         self._to_send.clear()
-        self._bytes, self._sent = 0, False
+        self._bytes, self.awaits_answer = 0, False
         return batches
 
     def pop_resolved(self) -> list[Batch]:
@@ -260,11 +261,12 @@ class Window:
         resolved, self.resolved = self.resolved, []
         return resolved
 
-    def _committed(self, batch: Batch, offset: int) -> None:
-        last = batch.last_sequence
+    def _committed(self, batch: Batch, last_sequence: int, offset: int) -> None:
         # Outcomes may arrive out of order, so keep only the highest committed sequence.
-        if last > self.committed.sequence:
-            self.committed = Resume(last, batch.progress or self._progress_before(batch))
+        if last_sequence > self.committed.sequence:
+            oldest = self._unanswered[0] is batch
+            progress = batch.progress or (self.committed.progress if oldest else self._progress_before(batch))
+            self.committed = Resume(last_sequence, progress)
         self._resolve(batch, offset, None)
 
     def _progress_before(self, batch: Batch) -> bytes:
@@ -294,4 +296,4 @@ class Window:
         while unanswered and unanswered[0].resolved:
             unanswered.popleft()
         if not unanswered:
-            self._sent = False  # nothing is unanswered, so the next sent batch starts the silence timeout
+            self.awaits_answer = False  # nothing is unanswered, so the next sent batch starts the silence timeout
