@@ -19,6 +19,7 @@ from tutti.errors import invariant
 
 _BATCH = int(Kind.BATCH)
 
+
 class Window:
     """The batches of one producer that are in flight.
 

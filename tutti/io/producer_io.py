@@ -242,7 +242,7 @@ class ProducerIO:
 
         Receipts and batches in flight only postpone the next action, except for the delivery deadline of a batch (`due_at`).
         """
-        delivery, connection = self.delivery, self._ordered_connection.connection
+        delivery = self.delivery
         return (
             now < self._check_at
             and self.lanes is None
@@ -251,9 +251,7 @@ class ProducerIO:
             and not delivery.window.has_unsent
             and delivery.accumulator.linger_until is None
             and self._ordered_connection.log.connected
-            and connection is not None
-            and not connection.readable
-            and not connection.has_events
+            and not self._ordered_connection.has_messages
         )
 
     def fail(self, error: BaseException) -> None:

@@ -63,6 +63,7 @@ class SessionConnection:
         connection: the current connection, or None.
         log: logs each change of the connection once.
         probes: True if a silent address is probed before the next address is tried.
+        has_messages: True if the last `receive` left messages for the next one.
     """
 
     def __init__(
@@ -76,6 +77,7 @@ class SessionConnection:
         self.connection: ZmtpConnection | None = None
         self.log = ConnectionLog(LOG, sender.subject, time.monotonic())
         self.probes = True
+        self.has_messages = False
         self._endpoints = endpoints
         self._pinned: Endpoints | None = None  # the endpoints of the only usable gateway
         self._watch: ConnectionWatch = watch
@@ -209,6 +211,7 @@ class SessionConnection:
 
     def _read(self, connection: ZmtpConnection, now: float) -> None:
         data: Buffer | None = None
+        self.has_messages = False
         try:
             # Limit the messages per run, so that a busy connection does not delay the other producers of the thread.
             for _ in range(limits.ANSWERS_A_TURN_MAX):
@@ -218,6 +221,7 @@ class SessionConnection:
                 self.sender.receive(data, now)
                 if not connection.readable:
                     return
+            self.has_messages = True
         except FormatError as error:
             self.session.drop, self._wrong_port = explain_message(data or b"", error, connection.address)
             if not self._wrong_port:

@@ -267,11 +267,11 @@ class ZmtpConnection:
             self._watch(mask)
 
     def _read(self, stream: FrameReader) -> None:
-        self._unanswered = 0
         opening = self._opening
         while True:
             for parts, _ in stream.read():
                 self._received.append(bytes(parts[0]))
+            self._unanswered = 0  # only now, because a read without data raises an error
             if opening is None or not opening.unread:
                 return
 

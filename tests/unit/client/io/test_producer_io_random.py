@@ -7,7 +7,6 @@ send the same messages, give the same outcomes and report the same state. The ke
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
 from functools import partial
 from types import SimpleNamespace
 from typing import Any
@@ -17,6 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.unit.client.fake_gateway import Rules
+from tutti import limits
 from tutti.batching.accumulator import Accumulator
 from tutti.batching.encoder import check_record
 from tutti.batching.options import BatchingOptions
@@ -128,6 +128,7 @@ class World:
         self.fates: list[str] = []
         self.serial = 0
         self.away = False
+        self.busy = False  # True if the gateway opens no epochs for the time being
         self.io_ready = True
         self.lanes = lanes
         self.gateway = Rules(rule=self.rule, gateways={"g": "tutti://g:1"}, name="g", lane=_LANE)
@@ -169,6 +170,8 @@ class World:
     # -- events
 
     def rule(self, heard: Any) -> list[Any] | None:
+        if isinstance(heard, client_protocol.OpenProducer) and self.busy:
+            return [client_protocol.Denied(heard.request, "busy", "no", retry=True)]
         if not isinstance(heard, Frame) or not self.fates:
             return None
         fate = self.fates.pop()
@@ -186,7 +189,7 @@ class World:
         record = check_record(b"x" * (choice % 3), None, None, ())
         unordered = self.lanes and choice % 2
         accumulator = self.io.accumulators[1 if unordered else 0]
-        topic = "abc"[choice % 3]
+        topic = "ttu"[choice % 3]
         try:
             self.receipts.append(accumulator.add(topic, record, b"", told))
         except (BufferFull, TuttiError) as error:
@@ -234,16 +237,18 @@ class World:
 
 
 @pytest.fixture(autouse=True)
-def without_a_network(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def without_a_network(monkeypatch: pytest.MonkeyPatch) -> None:
     times = SimpleNamespace(monotonic=CLOCK)
     monkeypatch.setattr(producer_io, "time", times)
     monkeypatch.setattr(session_connection, "time", times)
     monkeypatch.setattr(session_connection, "ZmtpConnection", FakeConnection)
-    monkeypatch.setattr(producer_io, "Endpoints", partial(Endpoints, chance=lambda: 0.0))
-    yield
+    for module in (producer_io, session_connection):
+        monkeypatch.setattr(module, "Endpoints", partial(Endpoints, chance=lambda: 0.0))
 
 
-_EVENTS = ("send", "send", "chain", "arrive", "arrive", "answer", "pass", "pass", "lost", "refused", "malformed", "break", "away", "welcome")
+_COMMON = ("send", "chain", "arrive", "arrive", "answer", "pass", "pass")
+_RARE = ("lost", "refused", "malformed", "break", "away", "busy", "welcome")
+_EVENTS = (*_COMMON, *_COMMON, *_RARE)
 
 
 def _apply(world: World, event: str, choice: int) -> None:
@@ -264,11 +269,13 @@ def _apply(world: World, event: str, choice: int) -> None:
             world.break_connections()
         case "away":
             world.away = bool(choice % 3)
+        case "busy":
+            world.busy = bool(choice % 3)
 
 
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=100)
 @given(
-    steps=st.lists(st.tuples(st.sampled_from(_EVENTS), st.integers(0, 11)), max_size=60),
+    steps=st.lists(st.tuples(st.sampled_from(_EVENTS), st.integers(0, 11)), min_size=10, max_size=60),
     linger=st.sampled_from((0.0, 0.0, 0.03)),
     timeout=st.sampled_from((0.2, 60.0)),
     lanes=st.booleans(),
@@ -276,31 +283,67 @@ def _apply(world: World, event: str, choice: int) -> None:
 def test_a_kept_time_of_the_next_run_changes_nothing(
     steps: list[tuple[str, int]], linger: float, timeout: float, lanes: bool
 ) -> None:
-    CLOCK.now = 1000.0
-    worlds = keeping, computing = [World(keeps, linger, timeout, lanes) for keeps in (True, False)]
-    for world in worlds:  # open the epoch
-        for _ in range(4):
-            world.settle()
-            world.arrive()
-        world.settle()
+    worlds = _opened(linger, timeout, lanes)
     for event, choice in steps:
         if event == "pass":
             _pass(worlds, (0.005, 0.05, 0.3, 1.5)[choice % 4])
         for world in worlds:
             _apply(world, event, choice)
             world.settle()
-        _compare(keeping, computing)
+        _compare(*worlds)
     for world in worlds:
         world.fates.clear()
-        world.away = False
+        world.away = world.busy = False
     for _ in range(40):
         _pass(worlds, 0.5)
         for world in worlds:
             world.arrive()
             world.settle()
-        _compare(keeping, computing)
-    assert all(receipt.done() for receipt in keeping.receipts)
+        _compare(*worlds)
+    assert all(receipt.done() for receipt in worlds[0].receipts)
     assert all(world.ended == (world.io.delivery.session.state is State.ENDED) for world in worlds)
+
+
+#: What the conditions of an ordinary run are for: events after which the kept time would be too late, or a line would be missing.
+_CASES: dict[str, list[tuple[str, int]]] = {
+    "a time passes": [("send", 0), ("arrive", 0), ("pass", 3), ("pass", 3)],
+    "the deadline of a new batch": [("pass", 2), ("pass", 2), ("send", 0)],
+    "an epoch that is refused": [("busy", 1), ("send", 0), ("pass", 2), ("arrive", 0)],
+    "a batch of an unknown topic": [("pass", 3), ("send", 2), ("pass", 0), ("pass", 3)],
+    "a batch that is refused for now": [("refused", 0), ("send", 0), ("arrive", 0), ("pass", 1)],
+    "a lost connection": [("send", 0), ("break", 0), ("away", 1), ("pass", 1)],
+    "messages left": [("chain", 4), *[("welcome", 0)] * 5, ("arrive", 0)],
+    "an unordered record": [("send", 1), ("pass", 0), ("arrive", 0), ("pass", 2)],
+}
+
+
+@pytest.mark.parametrize("case", _CASES)
+@pytest.mark.parametrize("lanes", [False, True])
+@pytest.mark.parametrize("linger", [0.0, 0.03])
+def test_each_condition_of_an_ordinary_run_is_needed(
+    case: str, lanes: bool, linger: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "ANSWERS_A_TURN_MAX", 2)
+    worlds = _opened(linger, 0.2, lanes)
+    for event, choice in [("send", 0), *[("arrive", 0)] * 3, *_CASES[case]]:
+        if event == "pass":
+            _pass(worlds, (0.005, 0.05, 0.3, 1.5)[choice % 4])
+        for world in worlds:
+            _apply(world, event, choice)
+            world.settle()
+        _compare(*worlds)
+
+
+def _opened(linger: float, timeout: float, lanes: bool) -> list[World]:
+    """Two producers with an open epoch, of which only the first one keeps the time of its next run."""
+    CLOCK.now = 1000.0
+    worlds = [World(keeps, linger, timeout, lanes) for keeps in (True, False)]
+    for world in worlds:
+        for _ in range(4):
+            world.settle()
+            world.arrive()
+        world.settle()
+    return worlds
 
 
 def _pass(worlds: list[World], seconds: float) -> None:
