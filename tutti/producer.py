@@ -293,9 +293,7 @@ class Producer:
 
     def _check(self, topic: object, on_delivery: OnDelivery | None, ordering: str, progress: bytes | None) -> Accumulator:
         """Validate the arguments and return the accumulator for the record."""
-        self._accumulator.reject_reentry()
-        if self._unordered_appenders is not _NO_APPENDERS:
-            self._reject_reentry()
+        self._reject_reentry()
         if not isinstance(topic, str) or topic not in self._topics:
             name = check_name("topic", topic)
             # Cache valid names, because a lookup is faster than the check; bound the cache, because callers choose the names.
