@@ -245,6 +245,7 @@ class ProducerIO:
         delivery = self.delivery
         return (
             now < self._check_at
+            and self.lanes is None
             and delivery.session.state is State.OPEN
             and not delivery.source.queue
             and not delivery.window.has_unsent
