@@ -21,6 +21,19 @@ class ConfigError(TuttiError):
     exit_code = 2
 
 
+class WrongFile(ConfigError):
+    """A file does not have the expected keys and values.
+
+    The attribute `file` is its path, and `expected` identifies the expected kind of file, so that a command can report the kind
+    that the file has instead.
+    """
+
+    def __init__(self, message: str, file: str, expected: str) -> None:
+        super().__init__(message)
+        self.file = file
+        self.expected = expected
+
+
 class UsageError(TuttiError, ValueError):
     """An argument of a call is not valid."""
 
@@ -99,7 +112,7 @@ class NotAllowed(Refused):
 
 
 class Aborted(Refused):
-    """The log does not contain the record and never will (guarantee C2)."""
+    """The log does not contain the record and never will (guarantee C2), also if the record was never sent."""
 
     def __init__(self, message: str) -> None:
         super().__init__(message, "aborted")
@@ -122,9 +135,10 @@ class TooLarge(Refused, UsageError):
 
 
 class Unknown(TuttiError):
-    """The delivery deadline passed without an outcome. The message states whether the record may still commit.
+    """The record was sent, and the delivery deadline passed or the producer ended without an outcome. The record may still commit.
 
-    If the same producer sends the record again with the same epoch and sequence, the record commits at most once (guarantee C2).
+    A record that was never sent fails with `Aborted`, unless the record is in a spool. If the same producer sends the record again
+    with the same epoch and sequence, the record commits at most once (guarantee C2).
     """
 
 

@@ -20,10 +20,10 @@ from tutti.batching.accumulator import Accumulator
 from tutti.batching.appender import with_fast_path
 from tutti.batching.encoder import Compression, check_progress, check_record, validated_batch
 from tutti.batching.options import check_bytes, checked_options
-from tutti.batching.receipt import Header, OnDelivery, Receipt, Resume, Spooled, reject_in_callback
+from tutti.batching.receipt import Header, OnDelivery, Receipt, Resume, Spooled, check_callback, reject_in_callback
 from tutti.common.credentials import Credentials, given
 from tutti.common.deadlines import check_seconds, check_wait
-from tutti.common.gateway_url import SCHEME, parse_url
+from tutti.common.gateway_url import SCHEME, default_noted, url_or_default
 from tutti.common.reentrancy import is_from_call
 from tutti.common.stats import ProducerStats
 from tutti.data.names import check_name, nameless_name
@@ -65,14 +65,16 @@ class Producer:
     `resume`.
 
     Args:
-        url: some gateways of the group, as tutti://HOST:P[,HOST:P...]; the producer discovers the others.
+        url: some gateways of the group, as tutti://HOST:P[,HOST:P...]; the producer discovers the others. The default is the
+            environment variable `TUTTI_URL`, or tutti://127.0.0.1:7400.
         producer: name of the producer (None: a random name).
         linger: seconds that a batch waits for more records; with 0, a batch is sent at once while no batch is in flight.
         batch_bytes: size at which an open batch is sent, 1 KiB to 4 MiB; limited to half of `buffer_bytes`.
         buffer_bytes: limit of the bytes without an outcome, at least 64 KiB; unordered records have a buffer of the same size.
         on_full: behaviour of `send` when the buffer is full: "block" waits, "raise" raises `BufferFull`.
         compression: compression of batches: None, "lz4" or "zstd".
-        delivery_timeout: seconds from `send()` to the failure of a record that has no outcome (`Unknown`).
+        delivery_timeout: seconds from `send()` to the failure of a record without an outcome: with `Unknown`, or with `Aborted` if
+            the record was never sent.
         connect_timeout: seconds to find a gateway and begin an epoch.
         spool: directory of the producer's spool (None: no spool).
         spool_bytes: maximum size of the spool, at least 16 MiB; when the spool is full, `on_full` applies.
@@ -87,13 +89,14 @@ class Producer:
         Refused: the gateway rejects this producer (`NotAllowed`: rejects its credentials).
     """
 
+    overflow_bytes = 0  # bytes of records above a full buffer that `send` accepts without waiting
     staged = False  # True if records stay invisible until a transaction commits them
     # True if the spool moves a batch to `refused/` when the producer lacks the right to write to the batch's topic
     dead_letters_denied = False
 
     def __init__(
         self,
-        url: str,
+        url: str | None = None,
         producer: str | None = None,
         *,
         linger: float = 0.0,
@@ -114,13 +117,15 @@ class Producer:
             reject_in_callback("a Producer cannot be opened", "opening waits for a gateway; open the Producer in another thread")
         if not hasattr(os, "eventfd"):
             raise UsageError(f"a Producer runs on Linux and this is {sys.platform}: run it on a Linux machine or in a container")
-        addresses = parse_url(url)
+        addresses = url_or_default(url)
         self._url = SCHEME + ",".join(map(str, addresses))
         known = given(credentials)
         instance = secrets.token_bytes(16)
         name = check_name("producer", producer) if producer is not None else nameless_name(instance)
         options = checked_options(linger, batch_bytes, buffer_bytes, on_full, compression, delivery_timeout)
-        options = options._replace(staged=self.staged, dead_letters_denied=self.dead_letters_denied)
+        options = options._replace(
+            staged=self.staged, dead_letters_denied=self.dead_letters_denied, overflow_bytes=self.overflow_bytes
+        )
         check_seconds("connect_timeout", connect_timeout)
         tune_allocator()
         identity = Identity(name, instance, secrets.token_bytes(16))
@@ -144,8 +149,9 @@ class Producer:
         if spool is not None:
             return
         try:
-            if self._accumulator.wait_opened(time.monotonic() + connect_timeout) is None:
-                raise Unavailable(self._io.report(connect_timeout))
+            with default_noted(url):
+                if self._accumulator.wait_opened(time.monotonic() + connect_timeout) is None:
+                    raise Unavailable(self._io.report(connect_timeout))
         except BaseException:
             self._io.stop()
             raise
@@ -299,8 +305,8 @@ class Producer:
             # Cache valid names, because a lookup is faster than the check; bound the cache, because callers choose the names.
             if len(self._topics) < limits.TOPICS_MAX:
                 self._topics.add(name)
-        if on_delivery is not None and not callable(on_delivery):
-            raise UsageError(f"on_delivery must be a function of (error, receipt), not {type(on_delivery).__name__}")
+        if on_delivery is not None:
+            check_callback(on_delivery)
         if ordering == "total":
             return self._accumulator
         if ordering == "unordered" and self._spool is not None:
@@ -369,7 +375,11 @@ class Producer:
         """
         check_wait(timeout)
         self._reject_reentry()
-        session, deadline = self._delivery.session, time.monotonic() + timeout
+        return self._resume(time.monotonic() + timeout, timeout)
+
+    def _resume(self, deadline: float, timeout: float) -> Resume:
+        """Wait until `deadline` (monotonic), which an error reports as the end of a wait of `timeout` seconds."""
+        session = self._delivery.session
         if self._accumulator.wait_opened(deadline) is None:
             trouble = f"; last error: {session.trouble}" if session.trouble else ""
             raise Unavailable(f"producer {self.name!r} has no open epoch after {timeout:g} s{trouble}")
@@ -449,6 +459,10 @@ class Producer:
             self._close(limits.EXIT_FLUSH_US / 1e6)
             return
         self._close(None)
+        self._raise_failure()
+
+    def _raise_failure(self) -> None:
+        """Raise the first failure that the application has not seen."""
         # An error of ordered records takes precedence over an error of unordered records.
         for accumulator in self._opened_io.accumulators:
             failure = accumulator.first_failure()

@@ -16,7 +16,7 @@ import pyarrow as pa
 from tutti import limits
 from tutti.common.credentials import Credentials, given
 from tutti.common.deadlines import Deadline, check_seconds, check_wait
-from tutti.common.gateway_url import SCHEME, parse_url
+from tutti.common.gateway_url import SCHEME, default_noted, url_or_default
 from tutti.common.stats import ReaderStats
 from tutti.data.frames.columns import check_columns, schema_of
 from tutti.data.names import check_name
@@ -62,7 +62,8 @@ class Reader:
     reader also reads lanes that appear later.
 
     Args:
-        url: some gateways of the group, as tutti://HOST:P[,HOST:P...].
+        url: some gateways of the group, as tutti://HOST:P[,HOST:P...]. Without `path` and `archive`, the default is the environment
+            variable `TUTTI_URL`, or tutti://127.0.0.1:7400.
         topics: topics to read (None: all).
         start: first position: an offset, "earliest", "latest", or an aware datetime (the first record at or after this time); by
             default the committed offset of a named reader, confirmed by a majority of the group, else "earliest".
@@ -106,8 +107,8 @@ class Reader:
     ) -> None:
         """Connect to a gateway and resolve the range."""
         _check_ordering(ordering, origin, name, path, archive)
-        if (url is not None and path is not None) or (url is path is archive is None):
-            raise UsageError("a reader needs exactly one of url and path=, or only archive=; url and path= can also have archive=")
+        if url is not None and path is not None:
+            raise UsageError("a reader reads from exactly one of url and path=, or only from archive=; both can also have archive=")
         self._topics = check_topics(topics)
         for topic in self._topics or ():
             check_name("topic", topic)
@@ -120,9 +121,9 @@ class Reader:
         self._follow = follow
         self._patience = patience
         self._gateways: FlightSource | None = None
-        if url is not None:
+        if path is None and (url is not None or archive is None):
             subject = f"reader {self._name!r}" if self._name is not None else "reader"
-            addresses = parse_url(url)
+            addresses = url_or_default(url)
             self._gateways = FlightSource(addresses, connect_timeout, patience, credentials=given(credentials), subject=subject)
             self._origin = SCHEME + ",".join(map(str, addresses))
         else:
@@ -137,7 +138,8 @@ class Reader:
         self._records_read = self._bytes_read = 0
         self._lane = ""
         self._unordered = ordering == "unordered"
-        self._cursor = self._open_cursor(origin, start, end, connect_timeout)
+        with default_noted(url if self._gateways is not None else ""):
+            self._cursor = self._open_cursor(origin, start, end, connect_timeout)
         self._check_topics(connect_timeout)
 
     def _open_cursor(self, origin: str | None, start: Bound | None, end: Bound | None, timeout: float) -> CursorProtocol:

@@ -19,6 +19,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeVar
 
 from tutti import limits
+from tutti.aio.thread_call import call_in_thread
 from tutti.common.credentials import Credentials
 from tutti.common.deadlines import check_wait
 from tutti.common.stats import ReaderStats
@@ -306,7 +307,7 @@ class AsyncReader:
         """
         reader = await self._open()
         # In another thread than the fetch, which may wait for records that do not exist yet.
-        await asyncio.to_thread(reader._save, self._position)
+        await call_in_thread(functools.partial(reader._save, self._position))
 
     async def close(self) -> None:
         """Release connections and files. Afterwards, `position` and `end` stay valid, and every other call raises `UsageError`.

@@ -26,7 +26,7 @@ import copy
 import os
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Generator, Iterable
 from math import inf
 from typing import Any, Protocol
 
@@ -47,7 +47,7 @@ from tutti.batching.receipt import (
     reject_in_callback,
 )
 from tutti.common.reentrancy import apart, is_from_call
-from tutti.common.stats import Totals
+from tutti.common.stats import AccumulatorTotals
 from tutti.data.client_protocol import OFFSET_UNKNOWN
 from tutti.errors import Aborted, BufferFull, TooLarge, TuttiError, UsageError
 
@@ -55,20 +55,54 @@ _APPEND_WAIT_S = 50e-6  # pause between attempts to close the appender; longer t
 
 
 class QuietCondition(threading.Condition):
-    """A condition whose `notify_all` returns at once if no thread is waiting.
-
-    Attributes:
-        waiters: the waiting threads; empty if none is waiting.
-    """
+    """A condition whose `notify_all` returns at once if nobody waits. Coroutines wait too, for `next_change()`."""
 
     def __init__(self, lock: threading.RLock) -> None:
+        """Create a condition without waiters."""
         super().__init__(lock)
-        self.waiters: collections.deque[Any] = self._waiters  # type: ignore[attr-defined]  # a private attribute of Condition
+        self.lock = lock
+        self.changes = 0  # number of notifications
+        self.calls: dict[Callable[[], object], None] = {}  # calls to make at the next notification
 
     def notify_all(self) -> None:
         """See `threading.Condition.notify_all`."""
-        if self.waiters:
+        self.changes += 1
+        if self._waiters:  # type: ignore[attr-defined]  # a private attribute of Condition
             super().notify_all()
+        if self.calls:
+            calls, self.calls = self.calls, {}
+            for call in calls:
+                call()
+
+    def next_change(self) -> Change:
+        """Return the next notification as an event that a coroutine can await."""
+        return Change(self, self.changes)
+
+
+class Change:
+    """A notification that had not happened when this object was created. So no change between a check and `await` is missed."""
+
+    def __init__(self, condition: QuietCondition, changes: int) -> None:
+        self._condition, self._changes = condition, changes
+
+    def call_once(self, call: Callable[[], object]) -> None:
+        """See `tutti.common.loop_wakeups.Event`. The thread that notifies makes the call with the condition's lock."""
+        with self._condition.lock:
+            if self._condition.changes == self._changes:
+                self._condition.calls[call] = None
+                return
+        call()
+
+    def forget_call(self, call: Callable[[], object]) -> bool:
+        """Drop a call. Return False if the call was made."""
+        with self._condition.lock:
+            return self._condition.calls.pop(call, call) is None
+
+    def __await__(self) -> Generator[Any, None, None]:
+        """Wait in the running event loop for the notification."""
+        from tutti.common.loop_wakeups import wait_for_call  # noqa: PLC0415 - only asynchronous applications load asyncio
+
+        return wait_for_call(self)
 
 
 class SpoolStage(SpoolWait, Protocol):
@@ -104,7 +138,7 @@ class Accumulator:
         self.pinned = 0  # pending batches in lanes that get no new batches; the open batch closes without waiting for pinned ones
         self.pending_records = 0
         self.buffered = 0  # bytes of pending batches
-        self.totals = Totals()
+        self.totals = AccumulatorTotals()
         self.corked = False  # True while the I/O thread handles answers and sends nothing
         self.linger_until: float | None = None
         # batches that exceed a limit and failed at once; the I/O thread still has to run their callbacks
@@ -285,6 +319,8 @@ class Accumulator:
         waited = False
         while exceeded := self.exceeded_limit(need):
             if not self.options.block or getattr(outcome_thread, "here", False):
+                if self.options.overflow_bytes:
+                    raise BufferFull(f"{exceeded}: call `await producer.drain()` between records, or await the receipts")
                 why = "on_full is 'raise'" if not self.options.block else "on_delivery runs in the thread that frees the buffer"
                 remedy = "enlarge buffer_bytes" if self.spool is None else self.spool.remedy
                 raise BufferFull(f"{exceeded}, and {why}: retry later, or {remedy}")
@@ -295,6 +331,12 @@ class Accumulator:
 
     def exceeded_limit(self, need: int) -> str:
         """Return a text that names the limit which `need` more bytes would exceed; empty if the bytes fit. Called with the lock."""
+        overflow = self.options.overflow_bytes
+        if overflow:
+            limit = self.options.buffer_bytes + overflow
+            if self.buffered and self.buffered + need > limit:
+                return f"{self.buffered} bytes have no outcome yet, and the limit is buffer_bytes + {overflow} = {limit}"
+            return ""
         if self.spool is not None:
             return self.spool.exceeded_limit(need)
         # An empty buffer accepts a batch of any size, because a batch above the buffer's size could otherwise never be sent.
@@ -302,6 +344,18 @@ class Accumulator:
             limit = self.options.buffer_bytes
             return f"{self.buffered} bytes have no outcome yet, and {need} more exceed buffer_bytes={limit}"
         return ""
+
+    def overflows(self) -> bool:
+        """Return True if closed batches wait for space in the buffer or in the spool, as `overflow_bytes` allows."""
+        with self.lock:
+            return self.buffered > self.options.buffer_bytes or (self.spool is not None and bool(self.spool.exceeded_limit(0)))
+
+    def has_reserve(self) -> bool:
+        """Return True if a quarter of the buffer is free and the spool is not full, or if the producer has ended."""
+        with self.lock:
+            if self.buffered > self.options.buffer_bytes * 3 // 4:
+                return self.ended
+            return self.ended or self.spool is None or not self.spool.exceeded_limit(0)
 
     def _notify_consumer(self) -> None:
         """Wake the I/O thread (with a spool, the disk thread), because a batch is closed."""
@@ -400,12 +454,11 @@ class Accumulator:
                     self.keep_failure(batch.failure)
                 batch.finish()
             # Wake blocked senders only when a quarter of the buffer is free; waking them for each batch costs a thread switch each.
-            if self.space_freed.waiters and self.buffered <= self.options.buffer_bytes * 3 // 4:
+            if self.buffered <= self.options.buffer_bytes * 3 // 4:
                 self.space_freed.notify_all()
             if not self.corked:
                 self.close_idle()
-            if self.changed.waiters:
-                self.changed.notify_all()
+            self.changed.notify_all()
 
     def cork(self) -> None:
         """Keep the open batch open until `uncork`, even if no batch is in flight. The I/O thread calls `uncork` before it sends."""

@@ -67,7 +67,7 @@ def state_of(receipt: Receipt) -> FutureState:
         if state is None:
             state = batch.futures[receipt.index] = FutureState(batch.done)
             if not state.finished:
-                batch.call_at_outcome(functools.partial(state.finish, receipt))
+                batch.call_once(functools.partial(state.finish, receipt))
         return state
 
 
@@ -137,7 +137,7 @@ class FutureMethods(_Future):
         Args:
             fn: must not block. The client logs an exception that `fn` raises.
         """
-        self.batch.call_at_outcome(functools.partial(_in_loop(fn), self))
+        self.batch.call_once(functools.partial(_in_loop(fn), self))
 
     def remove_done_callback(self, fn: Callable[[Self], object]) -> int:
         """Return 0: a callback cannot be removed. `asyncio.wait` calls this method at its end, when its callback has no effect."""

@@ -17,10 +17,11 @@ _INTERVAL_S_MIN, _INTERVAL_S_MAX = limits.WAIT_LOG_US_MIN / 1e6, limits.WAIT_LOG
 
 
 class Condition(enum.Enum):
-    """What a client has last logged about its connection. Every condition except `CONNECTED` is an outage."""
+    """What a client has last logged about its connection. Every condition except `CONNECTED` and `THROTTLED` is an outage."""
 
     SEARCHING = "searching"  # the client has not found a gateway yet
     CONNECTED = "connected"
+    THROTTLED = "throttled"  # connected, and the gateway has delayed records because of a quota
     LOST = "lost"  # the connection has ended, and the client tries other gateways
     UNREACHABLE = "unreachable"  # the client has tried every gateway, and none answers
     NO_QUORUM = "no quorum"  # the client has tried every gateway, and none of those that answer has a majority of the group
@@ -36,6 +37,7 @@ class Event(enum.Enum):
     NONE_ANSWERS = "none answers"
     NONE_HAS_QUORUM = "none has a quorum"
     STALLED = "stalled"
+    THROTTLED = "throttled"
 
 
 _WARNING, _INFO = logging.WARNING, logging.INFO
@@ -44,6 +46,7 @@ _REDIRECTED = (Condition.LOST, _WARNING, "leaving {where} for another gateway: {
 _UNREACHABLE = (Condition.UNREACHABLE, _WARNING, "no gateway is reachable: {cause}")
 _NO_QUORUM = (Condition.NO_QUORUM, _WARNING, "no gateway has a quorum: {cause}")
 _STALLED = (Condition.STALLED, _WARNING, "connected to {where}, but no record has got an outcome for {seconds} s: {cause}")
+_THROTTLED = (Condition.THROTTLED, _WARNING, "{cause}: {where} delays records, and loses none")
 _CONNECTED = (Condition.CONNECTED, _INFO, "connected to {where}")
 _RECOVERED = (Condition.CONNECTED, _INFO, "recovered after {seconds} s: connected to {where}{waited}")
 #: The state machine: (condition, event) -> next condition, level and text of the line. A missing entry logs nothing.
@@ -54,6 +57,10 @@ LINES: dict[tuple[Condition, Event], tuple[Condition, int, str]] = {
     (Condition.CONNECTED, Event.LOST): _LOST,
     (Condition.CONNECTED, Event.REDIRECTED): _REDIRECTED,
     (Condition.CONNECTED, Event.STALLED): _STALLED,
+    (Condition.CONNECTED, Event.THROTTLED): _THROTTLED,
+    (Condition.THROTTLED, Event.LOST): _LOST,
+    (Condition.THROTTLED, Event.REDIRECTED): _REDIRECTED,
+    (Condition.THROTTLED, Event.STALLED): _STALLED,
     (Condition.LOST, Event.CONNECTED): _RECOVERED,
     (Condition.LOST, Event.NONE_ANSWERS): _UNREACHABLE,
     (Condition.LOST, Event.NONE_HAS_QUORUM): _NO_QUORUM,
@@ -95,7 +102,7 @@ class ConnectionLog:
     @property
     def connected(self) -> bool:
         """True if the last line has reported a connection that works."""
-        return self.condition is Condition.CONNECTED
+        return self.condition in (Condition.CONNECTED, Condition.THROTTLED)
 
     def outage(self, now: float) -> float:
         """Return the seconds since the outage began; 0 while the client is connected."""
@@ -114,9 +121,9 @@ class ConnectionLog:
         found = LINES.get((self.condition, event))
         if found is None:
             return
-        before = self.condition
+        before, was_connected = self.condition, self.connected
         self.condition, level, text = found
-        if before is Condition.CONNECTED:
+        if was_connected and not self.connected:
             self._begin_outage(now if since is None else since)
             self._schedule(now)
         if event is Event.CONNECTED:

@@ -74,7 +74,7 @@ class ReaderStats:
     )
 
 
-class Totals:
+class AccumulatorTotals:
     """Running totals of one accumulator: (records, bytes) that were sent, that committed, and that failed."""
 
     __slots__ = ("acknowledged", "failed", "sent")

@@ -167,6 +167,9 @@ class Welcome(msgspec.Struct, frozen=True, tag="Welcome"):
     `gateways` maps the names of all members, including this gateway, to tutti://HOST:P. `silent` lists the members from which this
     gateway receives no heartbeats. `lane` is the name of the gateway's own lane (NUMBER-INCARNATIONHEX). If `lane` is empty, the
     gateway accepts no unordered batches now.
+
+    `records_per_s` and `bytes_per_s` are the quotas of the client's token; 0 means no quota. `held_from` is the first sequence of
+    the session's oldest batch that waits for a quota; the gateway holds this batch and all later ones. 0 means that none waits.
     """
 
     protocol: int
@@ -183,6 +186,9 @@ class Welcome(msgspec.Struct, frozen=True, tag="Welcome"):
     raw_bytes_max: int
     silent: tuple[str, ...] = ()
     lane: str = ""
+    records_per_s: int = 0
+    bytes_per_s: int = 0
+    held_from: int = 0
 
 
 class Committed(msgspec.Struct, frozen=True, tag="Committed"):

@@ -14,9 +14,9 @@ from tutti.batching.receipt import Batch, Failure, Resume
 from tutti.data import client_protocol
 from tutti.data.gateway_states import CUT_OFF
 from tutti.data.names import is_nameless
-from tutti.delivery.sender import NOT_KNOWN_YET, BatchSource, Sender
+from tutti.delivery.sender import NOT_KNOWN_YET, BatchSource, Sender, refusal
 from tutti.delivery.session import US, Event, Greeting, Identity, State
-from tutti.errors import Aborted, Fenced, Refused, TooLarge, TuttiError, Unavailable, Unknown
+from tutti.errors import Aborted, Fenced, NotAllowed, Refused, TuttiError, Unavailable, Unknown
 
 LOG = logging.getLogger("tutti.client")
 _IDLE = limits.IDLE_PRODUCER_US / US / 2  # half the time after which the log deletes the state of an idle unnamed producer
@@ -104,6 +104,8 @@ class OrderedDelivery(Sender):
 
     def end(self, error: TuttiError) -> None:
         """Stop delivering; fail all batches without an outcome with `error`."""
+        if self.session.state is not State.ENDED:
+            self._log_end(error)
         self.session.transition(Event.END)
         failure = Failure(error)
         # Empty the window first: `drain_unsent` of a spool also returns batches in flight, and each batch must fail only once.
@@ -113,6 +115,11 @@ class OrderedDelivery(Sender):
         self.session.outbox.clear()
         self._publish()
         self.source.set_opened(None)
+
+    def _log_end(self, error: TuttiError) -> None:
+        """Log the end of a running producer that lost its token or a right. Before the first epoch, the constructor raises."""
+        if self.accepted and isinstance(error, NotAllowed):
+            LOG.error("%s has ended (number of failed records: %d): %s", self.subject, self.waiting, error)
 
     # -- sending
 
@@ -211,10 +218,15 @@ class OrderedDelivery(Sender):
         elif session.running:
             # Another copy of the refused batch may still commit, so the batch gets its outcome only in `_begin_epoch`.
             text = f"{subject} were refused: {answer.reason}"
-            own = TooLarge(text) if answer.code == "too_large" else Refused(text, answer.code)
+            own = refusal(text, answer.code)
+            if isinstance(own, NotAllowed) and (batch := self.window.batch_at(answer.first_sequence)) is not None:
+                self._log_refusal(batch.topic, own)
             self._refused = answer.first_sequence, Failure(own)
             later = Aborted(f"{text}. These records were sent later, and are in no log")
             self._end_epoch(Failure(later), False, now)
+
+    def _on_refused(self, answer: client_protocol.RefusedAnswer, now: float) -> None:
+        self._on_batch_answer(answer, now)
 
     def _on_expected(self, sequence: int, now: float) -> None:
         window, session = self.window, self.session
@@ -329,6 +341,7 @@ class OrderedDelivery(Sender):
 
     def _fail_topic(self, topic: str, error: TuttiError) -> None:
         """See `Sender._fail_topic`. If the producer uses progress, all later batches also fail, to keep the progress contiguous."""
+        self._log_refusal(topic, error)
         failure = Failure(error)
         queue = self.source.queue
         while queue and queue[0].topic == topic:
@@ -369,8 +382,8 @@ class OrderedDelivery(Sender):
             why = f"has no outcome after {limit}: it may or may not be committed; resume() returns the last committed one"
         else:
             why = f"was not accepted by any gateway within {limit}: it never left this process"
-        trouble = f"; last error: {session.trouble}" if session.trouble else ""
-        error = Unknown(f"a record of producer {self.name!r} to topic {late.topic!r} {why}{trouble}")
+        text = f"a record of producer {self.name!r} to topic {late.topic!r} {why}{session.cause}"
+        error = Unknown(text) if late.transmitted else Aborted(text)
         resolved = len(self.window.resolved)
         failure = Failure(error)
         self.window.fail_from(0, failure)
@@ -379,8 +392,9 @@ class OrderedDelivery(Sender):
             self._end_epoch(failure, True, now)
         else:
             self._fail_unsent(failure)
-        failed = sum(batch.count for batch in self.window.resolved[resolved:])
-        LOG.warning("%s (number of failed records: %s)", error, failed)
+        failed = self.window.resolved[resolved:]
+        unsent, count = sum(batch.count for batch in failed if not batch.transmitted), sum(batch.count for batch in failed)
+        LOG.warning("%s (number of records never sent: %s; number of failed records: %s)", error, unsent, count)
 
     def _oldest(self) -> Batch | None:
         """Return the oldest closed batch. The open batch has a later deadline, and closes before that deadline."""

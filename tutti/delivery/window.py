@@ -94,6 +94,11 @@ class Window:
         self._to_send = collections.deque(self._unanswered)
         self.awaits_answer = False
 
+    def rewind_below(self, sequence: int) -> None:
+        """Queue the batches that start below `sequence` for sending again, because the gateway holds the later ones."""
+        repeated = [batch for batch in self._unanswered if batch.first_sequence < sequence]
+        self._to_send = collections.deque(repeated + [batch for batch in self._to_send if batch.first_sequence >= sequence])
+
     def messages(
         self, number: int, epoch: int, topics: Mapping[str, int], topic_number: Callable[[str], int]
     ) -> list[list[Buffer]]:

@@ -45,6 +45,9 @@ class RequestClient:
         timeout: seconds for one request, including the connection setup.
         rounds: number of attempts for each address within `timeout` (None: no limit).
         learn: use discovered gateways too, and not only the gateways of the url.
+        await_start: try again until the timeout if no process listens at any address. If False, the first request then fails at
+            once. After the first answer of a gateway, the client always tries again.
+        check: called about twice a second while a request is not done. An error that the function raises ends the request.
         credentials: credentials of the client; by default those of the environment.
 
     Raises (all methods):
@@ -60,11 +63,16 @@ class RequestClient:
         rounds: int | None = None,
         *,
         learn: bool = True,
+        await_start: bool = True,
+        check: Callable[[], None] | None = None,
         credentials: Credentials | None = None,
     ) -> None:
         """Prepare the client without connecting."""
         self._credentials = given(credentials)
         self._learn = learn
+        self._await_start = await_start
+        self._check = check
+        self._check_s = 0.0  # monotonic time of the next call of `check`
         self._endpoints = Endpoints(parse_url(url) if isinstance(url, str) else url)
         self._timeout = timeout
         self._rounds = rounds
@@ -149,6 +157,7 @@ class RequestClient:
         deadline = time.monotonic() + self._timeout
         with self._exclusive(deadline, given_up):
             self._retry_us, self._answered = limits.RETRY_US_MIN, None
+            self._check_s = time.monotonic() + limits.POLL_US_MAX / 1e6
             while True:
                 self._connected(deadline)
                 self._request += 1
@@ -211,6 +220,7 @@ class RequestClient:
                 # Replace an older failure at this address, so that a later timeout error does not report the old failure.
                 self._endpoints.record(CONNECTED)
                 self._endpoints.reset_delay()
+                self._await_start = True  # a gateway runs, so a later refusal means that it restarts, or that another one is down
         return self._welcome
 
     def _await_connection(self, connection: ZmtpConnection, until: float) -> bool:
@@ -251,6 +261,11 @@ class RequestClient:
                 return message
         return None
 
+    def _run_check(self) -> None:
+        if self._check is not None and time.monotonic() >= self._check_s:
+            self._check()
+            self._check_s = time.monotonic() + limits.POLL_US_MAX / 1e6
+
     def _wait_on(self, connection: ZmtpConnection, until: float, deadline: float) -> None:
         """Wait for a message. After the loss of the connection or a timeout, change to the next gateway."""
         if connection.next_event() is not None:
@@ -258,6 +273,7 @@ class RequestClient:
         elif time.monotonic() >= until:
             self._try_next(_NO_ANSWER, deadline)
         else:
+            self._run_check()
             connection.wait(min(until - time.monotonic(), limits.POLL_US_MAX / 1e6))
 
     def _on_denied(self, denied: client_protocol.Denied, deadline: float) -> None:
@@ -293,9 +309,12 @@ class RequestClient:
         if self._rounds is not None and self._endpoints.rounds >= self._rounds:
             # Make `_pause` raise, because all rounds have failed.
             deadline = 0.0
+        if not self._await_start and self._endpoints.nothing_listens():
+            raise Unavailable(f"no gateway runs at {self._endpoints.summary()}{self._endpoints.advice()}")
         self._pause(wait, deadline)
 
     def _pause(self, wait: float, deadline: float) -> None:
+        self._run_check()
         left = deadline - time.monotonic()
         time.sleep(max(0.0, min(wait, left)))
         if left <= wait:  # after the pause, no time is left for another attempt
@@ -307,7 +326,7 @@ class RequestClient:
         if self._answered is None:
             summary = self._endpoints.summary()
             last = f"; last answer: {self._trouble}" if self._trouble and self._trouble not in summary else ""
-            return f"no gateway answered within {time_text} s: {summary}{last}"
+            return f"no gateway answered within {time_text} s: {summary}{last}{self._endpoints.advice()}"
         address, reason = self._answered
         results = self._endpoints.results()
         since = results.pop(address, CONNECTED)
@@ -317,7 +336,7 @@ class RequestClient:
         elif since not in (CONNECTED, reason):
             parts.append(f"then: {since}")
         parts += [f"{address}: {text}" for address, text in results.items()]
-        return f"the request was not done within {time_text} s: {'; '.join(parts)}"
+        return f"the request was not done within {time_text} s: {'; '.join(parts)}{self._endpoints.advice()}"
 
 
 class AdminClient(RequestClient):

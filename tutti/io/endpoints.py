@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import logging
+import os
 import random
 from collections.abc import Callable, Collection, Iterable, Mapping
 
@@ -12,6 +14,21 @@ from tutti.errors import ConfigError
 
 #: The result of a successful connection.
 CONNECTED = "connected"
+#: The result of an attempt at a port where no process listens.
+REFUSED = os.strerror(errno.ECONNREFUSED).lower()
+#: The beginning of the result for a host name that the name service does not know.
+UNKNOWN_HOST = "the host name is unknown"
+#: The beginning of the result for a host that does not answer, after a probe of its port.
+NO_CONNECTION = "no connection within"
+_UNREACHABLE = "Check the network, the firewall, and the hosts that do not answer"
+#: Advice for the operator, by the beginning of a result.
+_ADVICE = {
+    REFUSED: "Start the gateway where connections are refused, or correct the port",
+    UNKNOWN_HOST: "Correct the host name, or add it to the name service",
+    NO_CONNECTION: _UNREACHABLE,
+    os.strerror(errno.EHOSTUNREACH).lower(): _UNREACHABLE,
+    os.strerror(errno.ENETUNREACH).lower(): _UNREACHABLE,
+}
 LOG = logging.getLogger("tutti.client")
 
 
@@ -137,6 +154,16 @@ class Endpoints:
     def summary(self) -> str:
         """Return the last result at each address, as text for error messages."""
         return "; ".join(f"{address}: {text}" for address, text in self.results().items())
+
+    def advice(self) -> str:
+        """Return what the operator can do about the last results, as the end of an error message; empty if they contain it."""
+        results = self._results.values()
+        found = [advice for begin, advice in _ADVICE.items() if any(result.startswith(begin) for result in results)]
+        return "".join(f". {advice}" for advice in dict.fromkeys(found))
+
+    def nothing_listens(self) -> bool:
+        """Return True if the last attempt at each address found no process: the port refuses, or the host name is unknown."""
+        return all(result.startswith((REFUSED, UNKNOWN_HOST)) for result in self.results().values())
 
     def results(self) -> dict[Address, str]:
         """Return the last result at each address."""

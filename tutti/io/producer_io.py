@@ -121,9 +121,10 @@ class ProducerIO:
 
     def report(self, seconds: float) -> str:
         """Return an error text with the last result at each address."""
-        results, trouble = self._ordered_connection.endpoints.summary(), self.delivery.session.trouble
+        endpoints, trouble = self._ordered_connection.endpoints, self.delivery.session.trouble
+        results = endpoints.summary()
         last = f"; last answer: {trouble}" if trouble and trouble not in results else ""
-        return f"no gateway accepted producer {self.delivery.name!r} within {seconds:g} s: {results}{last}"
+        return f"no gateway accepted producer {self.delivery.name!r} within {seconds:g} s: {results}{last}{endpoints.advice()}"
 
     @property
     def name(self) -> str:
@@ -234,21 +235,22 @@ class ProducerIO:
         elif ordinary:
             self._check_at = self.due = min(self._check_at, self.delivery.due_at)
         else:
+            self.delivery.answered = False
             self._check_at = self.due = self._next_time(time.monotonic())
         return False
 
     def _is_ordinary(self, now: float) -> bool:
-        """Return True if `_check_at` is still valid, because this run at most handled receipts and sent batches.
+        """Return True if this run at most handled receipts and sent batches, so that `_check_at` is still valid.
 
-        Receipts and batches in flight only postpone the next action, except for the delivery deadline of a batch (`due_at`).
+        Receipts and batches in flight only postpone the next action, except for the delivery deadline of a batch (`due_at`). They
+        also change nothing that `SessionConnection.report` logs while the client is connected.
         """
         delivery = self.delivery
         return (
             now < self._check_at
             and self.lanes is None
-            and delivery.session.state is State.OPEN
+            and not delivery.answered
             and not delivery.source.queue
-            and not delivery.window.has_unsent
             and delivery.accumulator.linger_until is None
             and self._ordered_connection.log.connected
             and not self._ordered_connection.has_messages

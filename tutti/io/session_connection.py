@@ -23,8 +23,7 @@ from tutti.io.zmtp_connection import ConnectionEvent, ZmtpConnection, connection
 LOG = logging.getLogger("tutti.client.producer")
 US = 1e6
 _STALLED_S = limits.WAIT_LOG_US_MIN / US
-_STALL_CAUSES = "no error is known; the disk of a gateway may hang, or the token may be above its quota"
-
+_STALL_CAUSES = "no error is known; the disk of a gateway may hang"
 
 #: States in which the gateway of the current connection has sent a Welcome.
 _WELCOMED = (State.OPENING, State.OPEN)
@@ -146,13 +145,17 @@ class SessionConnection:
             self._remind(now)
         elif not log.connected:
             # With records waiting, only an outcome ends the outage, because an open session may still refuse every record.
-            if not self.sender.pending or session.outcome_at > now - log.outage(now):
+            # The end of a wait for a quota is certain, so a gateway that holds records for a quota ends the outage too.
+            if not self.sender.pending or session.outcome_at > now - log.outage(now) or session.held_from:
                 log.on(Event.CONNECTED, now, where=self._gateway)
             else:
                 self._remind(now)
         elif now >= self._check_at:
             self._check_at = now + limits.STALL_POLL_US / US
-            if not self.sender.pending or session.outcome_at >= self._quiet_since:
+            if session.held_from:
+                self._quiet_since = now
+                log.on(Event.THROTTLED, now, session.throttled)
+            elif not self.sender.pending or session.outcome_at >= self._quiet_since:
                 self._quiet_since = now
             elif now - self._quiet_since >= _STALLED_S:
                 log.on(Event.STALLED, now, session.trouble or _STALL_CAUSES, since=self._quiet_since)

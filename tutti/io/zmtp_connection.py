@@ -24,6 +24,7 @@ from tutti.common.fork import after_fork
 from tutti.common.gateway_url import Address
 from tutti.data.frames.frame import Buffer
 from tutti.errors import FormatError
+from tutti.io.endpoints import UNKNOWN_HOST
 from tutti.runtime.dns import Resolver, addresses, ip_literal
 from tutti.zmtp.frame_reader import SCRATCH_BYTES, ConnectionEnded, FrameReader
 from tutti.zmtp.framing import HANDSHAKE_BYTES_MAX, PING, EncodedMessage, NullHandshake, encode_message, pong
@@ -333,7 +334,7 @@ class ZmtpConnection:
         if found:
             self._connect(found)
         else:
-            self._refuse(f"the host name is unknown ({names.error(self.address.host)})")
+            self._refuse(f"{UNKNOWN_HOST} ({names.error(self.address.host)})")
 
     def due(self) -> float:
         """Return the monotonic time at which the caller must call `wait` if nothing arrives before; 0 for at once."""

@@ -464,7 +464,8 @@ class FlightSource:
             self._report_failure(reason, now)
         left = deadline - time.monotonic()
         if left <= 0:
-            raise kind(f"no gateway answered a read within {round(seconds, 2):g} s: {self._route.summary()}")
+            results = f"{self._route.summary()}{self._route.advice()}"
+            raise kind(f"no gateway answered a read within {round(seconds, 2):g} s: {results}")
         time.sleep(min(max(wait, limits.RETRY_US_MIN / 1e6), left))
 
     def _report_failure(self, reason: str, now: float) -> None:

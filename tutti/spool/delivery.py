@@ -42,6 +42,11 @@ class SpooledDelivery(OrderedDelivery):
                 error = Unknown(f"{error}: {kept}, and the next producer with this spool sends them")
         super().end(error)
 
+    def _log_end(self, error: TuttiError) -> None:
+        # The line of `end` about the records that stay in the spool also contains the error.
+        if not self._spool.uncommitted():
+            super()._log_end(error)
+
     def _on_welcome(self, welcome: client_protocol.Welcome, now: float) -> None:
         log = self._spool.log
         if log and welcome.log and welcome.log != log:

@@ -18,6 +18,7 @@ import pytest
 
 from tests.support.gateway_process import GatewayProcess
 from tests.support.ports import free_port
+from tutti.errors import install_remedy
 from tutti.reader import Reader
 
 pytestmark = pytest.mark.timeout(300)
@@ -86,6 +87,14 @@ def test_a_mistake_ends_with_one_line_and_the_exit_code_of_a_command(program: li
     assert last.startswith("error: ")
     assert said in last
     assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(("program", "package"), [("app", "fastapi"), ("feed", "aiohttp")])
+def test_a_web_example_names_the_extra_that_is_missing(program: str, package: str) -> None:
+    code = f"import sys; sys.modules[{package!r}] = None; sys.path.insert(0, 'examples/web'); import {program}"
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=WAIT_S, check=False)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr == f"this example needs {package}, which is not installed: {install_remedy('web')}\n"
 
 
 UVICORN = ("uvicorn", "--app-dir", "examples/web", "app:app", "--port")

@@ -25,6 +25,7 @@ from tests.support.certificates import certificate
 from tests.support.commands import Done, tutti
 from tests.support.gateway_process import GatewayProcess
 from tests.support.secured import SecuredFiles, recording_proxy
+from tests.support.waiting import wait_until
 from tutti import ConfigError, NotAllowed, Producer, Reader, TuttiError, Unavailable
 from tutti.common.credentials import Credentials
 from tutti.data.scan_request import ScanRequest
@@ -164,6 +165,65 @@ def test_a_revoked_token_ends_requests_in_flight(house: SecuredFiles, gateway: G
         finally:
             change_tokens(house.file, lambda known: known.update(feed=kept[0]))
     assert "a session ends: its token is no longer valid" in gateway.log_tail()
+
+
+@pytest.mark.parametrize("away", [False, True])
+def test_a_client_logs_that_its_token_was_removed(
+    house: SecuredFiles, gateway: GatewayProcess, caplog: pytest.LogCaptureFixture, away: bool
+) -> None:
+    kept: list[Access] = []
+    with closing_producer(gateway, house) as producer:
+        assert producer.send("flights", b"x").result(10) >= 0
+        if away:
+            gateway.kill()
+        change_tokens(house.file, lambda known: kept.append(known.pop("feed")))
+        try:
+            if away:
+                gateway.start()
+            wait_until(lambda: any(one.levelname == "ERROR" for one in caplog.records))
+        finally:
+            change_tokens(house.file, lambda known: known.update(feed=kept[0]))
+    (line,) = [one.getMessage() for one in caplog.records if one.levelname == "ERROR"]
+    assert line.startswith("producer 'p' has ended (number of failed records: 0): producer 'p' is not authorised: the token ")
+    assert "ask " in line
+    assert "for a new " in line
+
+
+@pytest.mark.parametrize("ordering", ["total", "unordered"])
+def test_a_client_logs_once_that_a_right_was_withdrawn(
+    house: SecuredFiles, gateway: GatewayProcess, caplog: pytest.LogCaptureFixture, ordering: str
+) -> None:
+    def allow(*topics: str) -> None:
+        change_tokens(house.file, lambda known: known.update(feed=known["feed"]._replace(produce=topics)))
+
+    def send() -> TuttiError | None:
+        return producer.send("flights", b"x", ordering=ordering).exception(20)
+
+    with closing_producer(gateway, house) as producer:
+        assert send() is None
+        allow("other")
+        try:
+            wait_until(lambda: isinstance(send(), NotAllowed))
+            assert isinstance(send(), NotAllowed)
+        finally:
+            allow("flights*")
+            wait_until(lambda: send() is None)
+    (line,) = [one.getMessage() for one in caplog.records if one.levelname == "ERROR"]
+    assert line.startswith("producer 'p'")
+    assert "token 'feed' may not write to topic 'flights': ask for a token that may" in line
+
+
+def closing_producer(gateway: GatewayProcess, house: SecuredFiles) -> contextlib.closing[Producer]:
+    """Return the producer `p` with the token `feed`, as soon as the gateway has read the token file of the earlier tests again."""
+    opened: list[Producer] = []
+
+    def open_producer() -> bool:
+        with contextlib.suppress(NotAllowed):
+            opened.append(Producer(gateway.url, "p", credentials=house.credentials("feed"), delivery_timeout=30))
+        return bool(opened)
+
+    wait_until(open_producer)
+    return contextlib.closing(opened[0])
 
 
 def test_a_gateway_with_another_key_is_not_contacted(house: SecuredFiles, gateway: GatewayProcess, tmp_path: Path) -> None:

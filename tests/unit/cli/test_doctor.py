@@ -87,20 +87,35 @@ def test_what_is_not_installed_is_not_a_failure(capsys: pytest.CaptureFixture[st
 
 def test_a_part_of_an_extra_is_named_as_not_complete(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     """An application may use packages of the extra itself, so only `--role` makes the missing one a failure."""
-    monkeypatch.setitem(machine.EXTRAS, "gateway", ("msgspec", "no-such-package"))
+    extras = {"gateway": ("msgspec", "no-such-package"), "kafka": ("no-kafka",), "spark": ("no-spark",)}
+    monkeypatch.setattr(machine, "EXTRAS", extras)
     code, found = doctor(capsys)
-    assert (found["gateway"].skipped, found["gateway"].found) == (True, "not complete: the extra gateway adds no-such-package")
+    assert (code, found["gateway"].skipped) == (0, True)
+    assert found["gateway"].found == "not complete, so not checked: no-such-package missing"
+    assert found["gateway"].do.startswith("if you need the role gateway here, run ")
+    assert found["gateway"].do.endswith("; then run tutti doctor --role gateway")
+    assert main(["doctor"]) == 0
+    assert f"       do: {found['gateway'].do}" in capsys.readouterr().out.splitlines()
     code, found = doctor(capsys, "--role", "gateway")
     assert (code, found["gateway packages"].good) == (1, False)
 
 
 @pytest.mark.usefixtures("_no_extras")
-@pytest.mark.parametrize("role", ["gateway", "kafka"])
-def test_a_role_needs_its_extra(role: str, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(("role", "more"), [("gateway", ""), ("kafka", ", no-such-package-of-gateway")])
+def test_a_role_needs_its_extra(role: str, more: str, capsys: pytest.CaptureFixture[str]) -> None:
     code, found = doctor(capsys, "--role", role)
     wrong = found[f"{role} packages"]
-    assert (code, wrong.good, wrong.found) == (1, False, f"missing: no-such-package-of-{role}")
+    assert (code, wrong.good, wrong.found) == (1, False, f"missing: no-such-package-of-{role}{more}")
     assert f"pip install '.[{role}]'" in wrong.do
+
+
+def test_the_role_kafka_needs_the_packages_of_a_gateway_too(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(machine, "EXTRAS", {"gateway": ("no-such-package",), "kafka": ("msgspec",), "spark": ("no-spark",)})
+    code, found = doctor(capsys, "--role", "kafka")
+    assert (code, found["kafka packages"].good) == (1, False)
+    assert found["kafka packages"].found.endswith("; missing: no-such-package")
 
 
 def test_the_role_spark_needs_pyspark(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:

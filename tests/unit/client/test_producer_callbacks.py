@@ -11,7 +11,7 @@ import pytest
 from tests.unit.client.fake_gateway import FakeGateway, until
 from tutti.batching.receipt import Receipt
 from tutti.data.frames.frame import Frame
-from tutti.errors import BufferFull, TuttiError, Unknown
+from tutti.errors import Aborted, BufferFull, TuttiError
 from tutti.producer import Producer
 
 
@@ -43,7 +43,7 @@ def test_any_end_of_the_thread_is_reported_to_waiting_callers(fault: BaseExcepti
             raise fault
 
         monkeypatch.setattr(p._delivery, "work", fail)
-        with pytest.raises(Unknown, match="ended with an internal error"):
+        with pytest.raises(Aborted, match="ended with an internal error"):
             p.send("t", b"1").result(10)
 
 

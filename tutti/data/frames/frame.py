@@ -230,28 +230,7 @@ class Frame:
             raise FormatError(f"the frame already has position {self.position}; it cannot be stamped again with {position}")
         self.view = view
         self.position = position
-        prefix = _PREFIX.pack(
-            MAGIC,
-            VERSION,
-            self.kind,
-            self.flags,
-            view,
-            position,
-            self.producer,
-            self.first_sequence,
-            self.min_timestamp,
-            self.max_timestamp,
-            self.epoch,
-            self.count,
-            self.topic,
-            self.origin,
-            len(self.progress),
-            self.body_length,
-            self.raw_length,
-            self.body_crc,
-            0,
-            0,
-        )
+        prefix = self._prefix(view, position)
         self.header_crc = crc = google_crc32c.extend(previous_crc, prefix)
         self.header = prefix + _CRC.pack(crc)
 
@@ -290,13 +269,17 @@ class Frame:
 
     def to_bytes(self) -> bytes:
         """Return the bytes of the frame. Before `stamp`, view, position and header CRC in these bytes are zero."""
-        header = self.header or self._unstamped_header()
-        return b"".join([header, *self.extents()[1:]])
+        return b"".join([self.packed_header(), *self.extents()[1:]])
 
-    def _unstamped_header(self) -> bytes:
-        return unstamped_header(
+    def _prefix(self, view: int, position: int) -> bytes:
+        """Return the header without its CRC."""
+        return _PREFIX.pack(
+            MAGIC,
+            VERSION,
             self.kind,
             self.flags,
+            view,
+            position,
             self.producer,
             self.first_sequence,
             self.min_timestamp,
@@ -308,12 +291,13 @@ class Frame:
             self.body_length,
             self.raw_length,
             self.body_crc,
-            self.origin,
+            0,
+            0,
         )
 
     def packed_header(self) -> bytes:
         """Return the 96 bytes of the header. Before `stamp`, view, position and header CRC in these bytes are zero."""
-        return self.header or self._unstamped_header()
+        return self.header or self._prefix(0, 0) + _CRC.pack(0)
 
     def __repr__(self) -> str:
         """Return a description of the frame in one line, for log messages and test transcripts."""
@@ -350,9 +334,8 @@ def unstamped_header(
     body_length: int,
     raw_length: int,
     body_crc: int,
-    origin: int = 0,
 ) -> bytes:
-    """Return the 96 bytes of a header whose view, position and header CRC are zero."""
+    """Return the 96 bytes of a header whose view, position, origin and header CRC are zero, as clients submit it."""
     return _HEADER.pack(
         MAGIC,
         VERSION,
@@ -367,7 +350,7 @@ def unstamped_header(
         epoch,
         count,
         topic,
-        origin,
+        0,
         progress_length,
         body_length,
         raw_length,

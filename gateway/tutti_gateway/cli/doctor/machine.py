@@ -22,7 +22,7 @@ from tutti_gateway.core import limits
 PACKAGES = ("tutti-ingest", "pyarrow", "pynacl", "numpy", "msgspec", "orjson", "google-crc32c")
 #: Packages that show whether the extra of a role is installed.
 EXTRAS = {
-    "gateway": ("h11", "prometheus-client", "starlette", "structlog", "uvicorn"),
+    "gateway": ("h11", "prometheus-client", "rich", "starlette", "structlog", "uvicorn"),
     "spark": ("pyspark",),
     "kafka": ("confluent-kafka", "kafka-python"),
 }
@@ -43,7 +43,7 @@ class Finding(NamedTuple):
         subject: what was checked.
         good: whether the check passed.
         found: the observed value.
-        do: remedy if the check failed.
+        do: remedy if the check failed, or if an extra is not complete.
         skipped: whether the check is for an extra that is not installed and that nobody asked for.
     """
 
@@ -68,7 +68,8 @@ def packages() -> Finding:
 
 def extra_packages(extra: str) -> Finding:
     """Check that the packages of an extra are installed."""
-    return _packages(f"{extra} packages", EXTRAS[extra], install_remedy(extra, sys.executable))
+    names = EXTRAS[extra] + (EXTRAS["gateway"] if extra == "kafka" else ())  # the extra kafka contains the extra gateway
+    return _packages(f"{extra} packages", names, install_remedy(extra, sys.executable))
 
 
 def not_installed(extra: str) -> Finding | None:
@@ -76,9 +77,12 @@ def not_installed(extra: str) -> Finding | None:
     missing = [name for name in EXTRAS[extra] if _version(name) is None]
     if not missing:
         return None
+    names = ", ".join(missing)
+    if len(missing) == len(EXTRAS[extra]):
+        return Finding(extra, True, f"not installed: the extra {extra} adds {names}", skipped=True)
     # A part of the packages does not show that the extra is wanted: applications use the same packages.
-    what = "not installed" if len(missing) == len(EXTRAS[extra]) else "not complete"
-    return Finding(extra, True, f"{what}: the extra {extra} adds {', '.join(missing)}", skipped=True)
+    do = f"if you need the role {extra} here, {install_remedy(extra, sys.executable)}; then run tutti doctor --role {extra}"
+    return Finding(extra, True, f"not complete, so not checked: {names} missing", do, skipped=True)
 
 
 def _packages(subject: str, names: Sequence[str], do: str) -> Finding:

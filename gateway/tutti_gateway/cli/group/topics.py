@@ -9,6 +9,7 @@ import click
 
 from tutti.errors import UsageError
 from tutti.reading.range_bounds import time_text
+from tutti_gateway.cli.common.gateways import await_gateway, change_client
 from tutti_gateway.cli.common.names import complete_topic
 from tutti_gateway.cli.common.options import group_url_option, json_option, resolve_url, url_option
 from tutti_gateway.cli.common.output import note, print_fields, print_json, print_table
@@ -81,11 +82,10 @@ def create(name: str, url: str, as_json: bool) -> None:
     the topic. A token that may not read the topic does not show whether the topic existed before.
     """
     from tutti.data.names import check_name
-    from tutti.io.admin import AdminClient
 
     check_name("topic", name)
     existed = any(topic.name == name for topic in _topics(url))
-    with AdminClient(url) as control:
+    with change_client(url) as (control, _):
         control.open_topic(name)
     if as_json:
         print_json({"name": name, "existed": existed})
@@ -98,6 +98,7 @@ def _topics(url: str) -> list[Topic]:
     from tutti.sources.flight import FlightSource
     from tutti.sources.source import wait_for_log
 
+    await_gateway(url)
     with FlightSource(url) as reads:
         wait_for_log(reads)
         return reads.topics()

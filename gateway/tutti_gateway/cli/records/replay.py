@@ -14,6 +14,7 @@ import click
 from tutti.common.gateway_url import DEFAULT_URL
 from tutti.errors import ConfigError, TuttiError, UsageError, remedy
 from tutti.reading.range_bounds import Bound
+from tutti_gateway.cli.common.gateways import await_gateway
 from tutti_gateway.cli.common.names import complete_topic
 from tutti_gateway.cli.common.options import BOUND, json_option, resolve_url
 from tutti_gateway.cli.common.output import count_text, note, print_json, progress
@@ -108,6 +109,8 @@ def _source(url: str | None, path: str | None, archive: str | None) -> Source:
 
     if path is None and not url and archive is None:
         raise UsageError("no source is given: give --url tutti://HOST:PORT, --path DIR or --archive DIR")
+    if url and path is None:
+        await_gateway(url)
     return source_of(FlightSource(url) if url and path is None else None, path.split(",") if path is not None else None, archive)
 
 

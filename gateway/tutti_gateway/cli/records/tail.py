@@ -13,6 +13,7 @@ import click
 
 from tutti.errors import TuttiError, UsageError
 from tutti.reading.range_bounds import Bound
+from tutti_gateway.cli.common.gateways import await_gateway
 from tutti_gateway.cli.common.interrupts import ImportGuard
 from tutti_gateway.cli.common.names import complete_member, complete_topic
 from tutti_gateway.cli.common.options import BOUND, url_option
@@ -164,6 +165,8 @@ def _print(
         from tutti_gateway.cli.log.ranges import offset_of_damage
 
     columns = None if form == "json" else ["key", "value"] if key is not None else ["value"]
+    if not follow:
+        await_gateway(url)
     with quiet_search():
         opened = Reader(url, topics=list(topics) or None, start=start, end=end, follow=follow, columns=columns, **lane_arguments)
     with opened as reader:
@@ -233,6 +236,7 @@ def _start_of_last(
         from tutti.sources.flight import FlightSource
         from tutti.sources.source import resolve_bound, wait_for_log
 
+    await_gateway(url)
     with FlightSource(url) as log:
         reads = source_of(log, None, archive)
         frontier = reads.frontier() if absent_ok else wait_for_log(reads)

@@ -12,6 +12,7 @@ import click
 import msgspec
 from msgspec import Struct, inspect
 
+from tutti.toml.units import quantity_text, units_of
 from tutti_gateway.cli.reference.api import MADE, api_page
 from tutti_gateway.cli.reference.metrics import metrics_page
 
@@ -73,8 +74,9 @@ relative to the directory of the configuration file.
 
 A size is a number of bytes, or a text with a unit, such as `segment_bytes = "128MB"`. The unit is B, KB, MB, GB or TB (powers of
 1000), or KiB, MiB, GiB or TiB (powers of 1024). A time is a number of milliseconds, or a text with a unit, such as `tick_ms =
-"10s"`. The unit is ms, s, m (minutes), h or d. The number before a unit is whole, and no space separates the two. The files of the
-archiver and of the connectors take the same units.
+"10s"`. The unit is ms, s, m (minutes), h or d. The number before a unit is whole, and spaces may separate the two. Units may be in
+lower or upper case, except `M`, which could be a month, and `Mb`, which is a number of bits. The files of the archiver and of the
+connectors take the same units.
 """
 
 
@@ -134,6 +136,8 @@ def _default(field: msgspec.structs.FieldInfo) -> str:
     value: Any = field.default_factory() if field.default is msgspec.NODEFAULT else field.default
     if value is None or value == {}:
         return ""
+    if (units := units_of(field.type)) and value:
+        return f'`"{quantity_text(value, units)}"`'
     return f"`{str(value).lower() if isinstance(value, bool) else value}`"
 
 

@@ -34,6 +34,10 @@ class Views(Protocol):
     def failed(self) -> str:
         """Reason why the last view that this member proposed failed."""
 
+    @property
+    def waits(self) -> str:
+        """Description of what the view waits for that this member proposes; empty if it proposes none."""
+
     def campaign(self, members: tuple[int, ...], forced: bool = False) -> None:
         """Propose a view of these members."""
 
@@ -76,7 +80,9 @@ class ForcedRoster:
             self._outbox.answers(event.session).append(Done(event.request))
         elif waiting is not None:
             if (waiting.session, waiting.request) != (event.session, event.request):
-                self._deny(event.session, event.request, "busy", "this gateway is forcing a roster already; ask again", retry=True)
+                names_text = ", ".join(sorted(waiting.names))
+                reason = f"an earlier request forces the roster {names_text} here, and is not done: {self._obstacle()}; ask again"
+                self._deny(event.session, event.request, "busy", reason, retry=True)
         else:
             wrong = self._forbidden() or self._wrong(names) or self._lost(names)
             late = self._early(names) if not wrong else ""
@@ -160,8 +166,16 @@ class ForcedRoster:
             missing = limits.FORCE_HEARTBEATS - self._beats_without_majority
             return f"a majority of the roster may still come back: ask again in {missing} heartbeats"
         if self._flush.attempt:
-            return "this gateway is proposing a view; ask again"
+            return f"this gateway proposes a view already, and is not done: {self._obstacle()}; ask again"
         return ""
+
+    def _obstacle(self) -> str:
+        """Return what the forced view waits for, for the operator."""
+        if self._flush.waits:
+            return self._flush.waits
+        voters = [voter for voter in self._voters().values() if not self._peers.fresh(voter.number)]
+        silent = ", ".join(sorted(voter.name for voter in voters))
+        return f"its view is installed, and not decided yet{f'; not heard of {silent}' if silent else ''}"
 
     def _deny(self, session: int, request: int, code: str, reason: str, retry: bool) -> None:
         self._outbox.answers(session).append(Denied(request, code, reason, retry))
@@ -185,7 +199,7 @@ class ForcedRoster:
         elif waiting.view not in (self._flush.attempt, self._view_state.view):
             self._end(waiting, f"the view with the forced roster failed: {self._flush.failed}")
         elif waiting.beats > limits.ROSTER_WAIT_HEARTBEATS:
-            self._end(waiting, "the roster was not forced in time")
+            self._end(waiting, f"the roster was not forced in time: {self._obstacle()}")
 
     def _end(self, waiting: Waiting, reason: str) -> None:
         self._waiting = None

@@ -22,7 +22,7 @@ from tutti_gateway.core import limits
 from tutti_gateway.core.context import Context
 from tutti_gateway.core.protocol.events import RosterAsked
 from tutti_gateway.core.protocol.messages import Asking, AskRoster, Deny
-from tutti_gateway.core.view.peers import Peers
+from tutti_gateway.core.view.peers import Peers, has, listed
 from tutti_gateway.core.view.quorum import Rosters, rosters_of
 from tutti_gateway.core.view.view_state import NO_LOG, NO_VIEW
 
@@ -94,6 +94,8 @@ class RosterChanges:
             return
         if not self._view_state.primary:
             reason = f"{NO_VIEW}; ask again at this gateway or at another one"
+            if not self._peers.may_decide():
+                reason = f"this gateway cannot reach a majority: {self._peers.lacking()}"
             self._deny(event.session, event.request, "not_primary", reason, retry=True)
         elif len(self._waiting) >= limits.ROSTER_CHANGES_MAX:
             self._deny(event.session, event.request, "limit", "too many changes of the roster wait at this gateway", retry=True)
@@ -189,17 +191,31 @@ class RosterChanges:
                 self._outbox.answers(waiting.session).append(Done(waiting.request))
             elif waiting.beats > limits.ROSTER_WAIT_HEARTBEATS:
                 self._waiting.remove(waiting)
-                self._deny(
-                    waiting.session,
-                    waiting.request,
-                    "busy",
-                    "the roster did not change in time, or too few gateways know the change; ask again",
-                    retry=True,
-                )
+                reason = f"the roster did not change in time: {self._obstacle(waiting)}; ask again"
+                self._deny(waiting.session, waiting.request, "busy", reason, retry=True)
             elif not waiting.made and waiting.beats % limits.RESEND_HEARTBEATS == 0:
                 self._send(waiting)
         if self._may_order():
             self._promote()
+
+    def _obstacle(self, waiting: Waiting) -> str:
+        """Return what a roster change still waits for, for the operator."""
+        state, voters = self._window.state, [voter for voter in self._rosters().named.values() if voter.voting]
+        if waiting.made:
+            beats = {peer.number: peer.beat for peer in self._peers}
+            late = [
+                voter.name
+                for voter in voters
+                if voter.number != self._view_state.me
+                and ((beat := beats.get(voter.number)) is None or beat.watermark < waiting.position)
+            ] or [self._name]
+            return f"the change is decided, but {listed(late)} {has(late)} not stored this yet"
+        if self._window.rosters:
+            silent = [voter.name for voter in voters if not self._peers.fresh(voter.number)]
+            return f"the change is ordered, but not decided{f'; not heard of {listed(silent)}' if silent else ''}"
+        if not self._view_state.primary:
+            return "a view change is in progress" if self._peers.may_decide() else self._peers.lacking()
+        return f"the coordinator, {state.gateway_text(self._view_state.coordinator)}, has not ordered the change"
 
     def _is_latest(self, asked_us: int) -> bool:
         """True if this log provably holds every ROSTER that was decided before `asked_us`.

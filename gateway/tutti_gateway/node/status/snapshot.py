@@ -86,11 +86,13 @@ class GroupSnapshot(NamedTuple):
     members: list[Member]
     repair: dict[str, int]
     clock_ahead_us: int
+    majority: bool
 
     @classmethod
     def of(cls, group: GroupStatus) -> GroupSnapshot:
         """Return the present state."""
-        return cls(group.state, group.reason, group.waits, group.view, group.members(), group.repair, group.clock_ahead_us)
+        members, majority = group.members(), group.majority
+        return cls(group.state, group.reason, group.waits, group.view, members, group.repair, group.clock_ahead_us, majority)
 
 
 class DiskSnapshot(NamedTuple):

@@ -21,6 +21,9 @@ from tutti_gateway.core.view.group_status import HALTED, SILENT, Member
 from tutti_gateway.node.disk.lane_thread import NO_FACTS
 from tutti_gateway.node.status.snapshot import Snapshot
 
+#: Reason for a silent gateway that accepts connections.
+_IDLE = "it accepts connections, but sends nothing: its process may be stopped, or its machine overloaded"
+
 
 class StatusDocuments:
     """The status documents, as functions of a snapshot. Creating a status takes a tenth of a millisecond."""
@@ -118,14 +121,14 @@ class StatusDocuments:
 
     def _member_documents(self) -> list[dict[str, object]]:
         transport = self._driver.transport
-        refused, differing = _refused(transport), _differing(transport)
+        unreachable, differing = _unreachable(transport), _differing(transport)
         found = []
         for member in self._group.members:
             if member.name == self.gateway:
                 known = self._reason()
             else:
                 # A gateway that rejects this gateway's messages may seem silent, so the rejection is the better reason.
-                known = refused.get(member.name, "") if member.state == SILENT else ""
+                known = unreachable.get(member.name, "") if member.state == SILENT else ""
             reasons = known or member.reason, differing.get(member.name, "")
             found.append(_member_document(member._replace(reason="; ".join(filter(None, reasons)))))
         return found
@@ -143,6 +146,7 @@ class StatusDocuments:
                 "log": decided.log.hex(),
                 "state": self.state,
                 "reason": self._reason(),
+                "majority": self._group.majority,
                 "view": self._view(members),
                 "members": self._member_documents(),
                 "frontier": driver.offset,
@@ -181,8 +185,10 @@ class StatusDocuments:
 
     def _reason(self) -> str:
         """Return the reason why this gateway accepts no new records; empty if it accepts them."""
-        driver = self._driver
-        return driver.halted or self._no_space_reason() or self._group.reason or driver.suspected or self.waits
+        driver, group = self._driver, self._group
+        # Without a majority, no view can exclude the members that block decisions, so the missing majority is the better reason.
+        blocked = driver.suspected or self.waits if group.majority else self.waits or driver.suspected
+        return driver.halted or self._no_space_reason() or group.reason or blocked
 
     def _no_space_reason(self) -> str:
         """Return the reason why the disk accepts no new records; empty if it accepts them."""
@@ -260,6 +266,14 @@ def _refused(transport: dict[str, object]) -> dict[str, str]:
     """Return the reasons why other gateways reject this gateway's messages, by gateway name."""
     peers = transport.get("peers")
     return {peer["name"]: peer["refused"] for peer in peers if peer["refused"]} if isinstance(peers, list) else {}
+
+
+def _unreachable(transport: dict[str, object]) -> dict[str, str]:
+    """Return the reasons why gateways may be silent, by gateway name: a rejection, a failed connection, or no data."""
+    peers = transport.get("peers")
+    if not isinstance(peers, list):
+        return {}
+    return {peer["name"]: peer["refused"] or (_IDLE if peer.get("accepts") else peer.get("failure", "")) for peer in peers}
 
 
 def _with_names(text: str, names: dict[int, str]) -> str:

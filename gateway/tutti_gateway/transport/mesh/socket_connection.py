@@ -146,6 +146,7 @@ class MeshConnection:
             return error
         if code not in (0, errno.EINPROGRESS):
             connection.close()
+            self.link.connect_error = code
             if code not in _RETRYABLE:
                 return OSError(code, os.strerror(code))
             self._schedule_retry()
@@ -172,6 +173,8 @@ class MeshConnection:
             if self._start_connect() is not None:
                 self._schedule_retry()
         else:
+            if self._handshake is None and self._reader is None:
+                self.link.connect_error = errno.ETIMEDOUT
             yield from self._fail(ConnectFailure.DISCONNECTED)
 
     def _fail(self, failure: ConnectFailure) -> Iterator[LinkEvent]:
@@ -227,6 +230,7 @@ class MeshConnection:
         connection = self._connection()
         # The result of a non-blocking `connect` is not an exception, but waits in SO_ERROR.
         code = connection.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+        self.link.connect_error = code
         if code:
             raise OSError(code, "")
         self._handshake = handshake = self._owner.handshake(self.link, self._identity)

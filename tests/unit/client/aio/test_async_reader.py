@@ -8,6 +8,7 @@ import random
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pyarrow as pa
@@ -94,7 +95,7 @@ def test_errors_of_opening_and_reading(gateway: ReadableGateway) -> None:
         with pytest.raises(Unavailable):
             await AsyncReader("tutti://127.0.0.1:1", connect_timeout=0.05).open()
         with pytest.raises(UsageError, match="exactly one of url and path"):
-            await AsyncReader().open()
+            await AsyncReader(gateway.url, path="data").open()
 
         def refuse(what: str) -> None:
             if what == "do_get":
@@ -228,6 +229,25 @@ def test_two_tasks_share_a_reader(gateway: ReadableGateway) -> None:
         async with AsyncReader(gateway.url) as r:
             first, second = await asyncio.gather(read(r), read(r))
         assert sorted(first + second) == list(range(20))
+
+    asyncio.run(run())
+
+
+def test_save_needs_no_default_executor(gateway: ReadableGateway) -> None:
+    """Blocking work of the application may fill the default executor of the event loop."""
+    release = threading.Event()
+
+    async def run() -> None:
+        asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(1))
+        blocking = asyncio.create_task(asyncio.to_thread(release.wait, 60))
+        await asyncio.sleep(0)
+        async with AsyncReader(gateway.url, name="loader") as r:
+            await anext(r)
+            await asyncio.wait_for(r.save(), 20)
+        assert gateway.reads.saved == {"loader": 4}
+        assert not blocking.done()
+        release.set()
+        await blocking
 
     asyncio.run(run())
 

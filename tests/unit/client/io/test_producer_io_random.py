@@ -11,6 +11,7 @@ from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -223,12 +224,12 @@ class World:
 
     @property
     def state(self) -> Any:
-        """What an application can see, apart from the stall of records, which is looked for once a second only."""
+        """What an application can see, apart from stalled and delayed records, which are looked for once a second only."""
         io = self.io
         condition = io._ordered_connection.log.condition
         stats = io.stats()
         return (
-            Condition.CONNECTED if condition is Condition.STALLED else condition,
+            Condition.CONNECTED if condition in (Condition.STALLED, Condition.THROTTLED) else condition,
             (stats.records_acknowledged, stats.records_failed, stats.records_in_flight, stats.records_resent, stats.last_error),
             stats.epoch,
             io.delivery.session.state,
@@ -332,6 +333,21 @@ def test_each_condition_of_an_ordinary_run_is_needed(
             _apply(world, event, choice)
             world.settle()
         _compare(*worlds)
+
+
+def test_a_welcome_that_reports_a_wait_for_a_quota_is_logged_with_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "STALL_POLL_US", 200_000)
+    (world, _) = _opened(0.0, 60.0, lanes=False)
+    for _ in range(3):
+        world.send(0)
+        world.arrive()
+        world.settle()
+    _pass([world], 0.3)
+    (connection,) = world.connections
+    welcome = msgspec.structs.replace(world.gateway.welcome(), held_from=1, records_per_s=5)
+    connection.deliver(client_protocol.encode_control(welcome))
+    world.settle()
+    assert world.io._ordered_connection.log.condition is Condition.THROTTLED
 
 
 def _opened(linger: float, timeout: float, lanes: bool) -> list[World]:

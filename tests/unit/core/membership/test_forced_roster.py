@@ -265,3 +265,17 @@ def test_a_group_of_two_continues_by_force_when_one_has_lost_its_disk() -> None:
         "g2",
     ]
     assert script.finish() == []
+
+
+def test_a_second_request_gets_the_reason_why_the_first_is_not_done() -> None:
+    script = two()
+    script.run("hold STATE g2>g1\n----\n")
+    assert asked(script, "g1", "g2") == []
+    script.run("beats 2\n----\n")
+    script.world.step(script.world.members["g1"], RosterForced(1, 2, ("g1", "g2")))
+    denied = script.world.members["g1"].replies[-1][1]
+    assert isinstance(denied, Denied)
+    assert denied.reason == (
+        "an earlier request forces the roster g1, g2 here, and is not done: no answer yet from gateway 'g2'; ask again"
+    )
+    script.run("let STATE g2>g1\nuntil answer g1 s1 #1 Done\n----\n")
