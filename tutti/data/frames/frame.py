@@ -287,6 +287,7 @@ class Frame:
             self.epoch,
             self.count,
             self.topic,
+            self.origin,
             len(self.progress),
             self.body_length,
             self.raw_length,

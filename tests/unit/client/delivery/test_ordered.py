@@ -499,7 +499,7 @@ def test_a_batch_whose_deadline_has_passed_before_the_next_run_is_not_sent() -> 
     late = rig.send(b"late")
     rig.now += 5.1
     assert rig.hears() == []
-    with pytest.raises(Unknown, match="it never left this process"):
+    with pytest.raises(Aborted, match="it never left this process"):
         late.result(0)
 
 
