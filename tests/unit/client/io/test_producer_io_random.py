@@ -144,7 +144,7 @@ class World:
             unordered = Accumulator(self.options, CLOCK)
             self.io.add_lanes(UnorderedDelivery(self.io.delivery, unordered, lambda: b"%016d" % next(tokens)))
         if not keeps:
-            self.io._is_ordinary = lambda now: False  # type: ignore[method-assign]
+            self.io._is_ordinary = lambda now: False  # type: ignore[method-assign]  # so that each run computes the time
         self.ended = False
 
     # -- the I/O thread
@@ -333,6 +333,29 @@ def test_each_condition_of_an_ordinary_run_is_needed(
             _apply(world, event, choice)
             world.settle()
         _compare(*worlds)
+
+
+def test_a_record_that_is_the_only_one_in_flight_needs_no_look_at_the_times(monkeypatch: pytest.MonkeyPatch) -> None:
+    (world, _) = _opened(0.0, 60.0, lanes=False)
+    for _ in range(3):
+        world.send(0)
+        for _ in range(3):
+            world.arrive()
+            world.settle()
+    looks: list[float] = []
+
+    def look(now: float) -> float:
+        looks.append(now)
+        return now + 1
+
+    monkeypatch.setattr(world.io, "_next_time", look)
+    for _ in range(100):
+        world.send(0)
+        world.settle()
+        world.arrive()
+        world.settle()
+    assert len(world.outcomes) == 103
+    assert not looks
 
 
 def test_a_welcome_that_reports_a_wait_for_a_quota_is_logged_with_it(monkeypatch: pytest.MonkeyPatch) -> None:
