@@ -179,7 +179,7 @@ def test_an_event_is_handled_by_a_read_only_while_nothing_else_is_due(monkeypatc
         peer.socket.sendall(frame(b"receipt"))
         assert select.select([link.fileno()], [], [], 30)[0]
         link.handle(time.monotonic())
-        assert [link.receive(), link.receive()] == [b"receipt", None]
+        assert [link.receive(), link.readable, link.receive()] == [b"receipt", False, None]
         assert not polled
         while not link._outgoing:
             link.send([bytes(1 << 20)])
