@@ -262,7 +262,7 @@ class Producer:
     ) -> Receipt:
         accumulator = self._check(topic, on_delivery, ordering, progress)
         record = check_record(value, key, timestamp, headers)
-        return accumulator.add(topic, record, self._check_progress(progress), on_delivery)
+        return accumulator.add(topic, record, b"" if progress is None else self._check_progress(progress), on_delivery)
 
     def send_batch(
         self,

@@ -132,7 +132,7 @@ class Accumulator:
         self.spool: SpoolStage | None = None  # the spool, which takes closed batches before the sender does; None without a spool
         self._no_batch = Batch("", 0, 0.0)  # placeholder while no batch is open
         self._open = self._no_batch
-        self._appender: Appender | None = None  # the latest appender
+        self._appender: Appender | None = None  # the appender of the open batch; None while the batch has none
         self.appenders: dict[str, Append] = {}  # topic of the open batch -> appender of the open batch
         self.pending = 0  # closed batches without an outcome
         self.pinned = 0  # pending batches in lanes that get no new batches; the open batch closes without waiting for pinned ones
@@ -180,14 +180,17 @@ class Accumulator:
             return self._failed_receipt(topic, f"the record of {size} bytes", self.frame_bytes_max, "one batch", on_delivery)
         with self.lock:
             while True:
-                self.check()
-                receipt = self._try_append(topic, record, progress, on_delivery)
-                if receipt is not None:
-                    break
-                self.close_open()
+                if self.stopped is not None:
+                    self.check()
+                if self._open is not self._no_batch:
+                    receipt = self._try_append(topic, record, progress, on_delivery)
+                    if receipt is not None:
+                        break
+                    self.close_open()
+                need = max(size, self.options.batch_bytes)
                 # After a wait, try to append first, because another thread may have opened a batch during the wait.
-                if not self._await_space(max(size, self.options.batch_bytes)):
-                    self._open = self.new_batch(topic, max(size, self.options.batch_bytes))
+                if not (self.exceeded_limit(need) and self._await_space(need)):
+                    self._open = self.new_batch(topic, need)
             if progress:
                 self.uses_progress = True
             if self.options.linger > 0:
@@ -198,7 +201,9 @@ class Accumulator:
             elif self.pending <= self.pinned and not self.corked:
                 self.close_open()
                 return receipt
-            self._open_appender()
+            # Most batches that callbacks open get no second record, so an appender would be closed at once.
+            if receipt.index or not self.corked:
+                self._open_appender()
             return receipt
 
     def add_batch(self, topic: str, records: ValidatedBatch, progress: bytes, on_delivery: OnDelivery | None) -> Receipt:
@@ -272,7 +277,7 @@ class Accumulator:
 
     def _try_append(self, topic: str, record: Record, progress: bytes, on_delivery: OnDelivery | None) -> Receipt | None:
         """Append the record to the open batch; return None if the topic differs or the batch has no space. Called with the lock."""
-        batch = self._close_appender()
+        batch = self._open if self._appender is None else self._close_appender()
         # The progress of a batch belongs to its last record, so a record without progress must not follow one with progress.
         if batch.topic != topic or batch.free_bytes < record.size or (batch.progress and not progress):
             return None
@@ -289,7 +294,7 @@ class Accumulator:
         while self._appender is not None:
             try:
                 self._appender.close()
-                break
+                self._appender = None
             except ValueError as error:  # another thread is appending
                 if not is_from_call(error):
                     raise
@@ -311,7 +316,6 @@ class Accumulator:
 
     def _await_space(self, need: int) -> bool:
         """Wait until the buffer has `need` free bytes. Return True if the caller had to wait. Called with the lock."""
-        self.check()
         waited = False
         while exceeded := self.exceeded_limit(need):
             if not self.options.block or getattr(outcome_thread, "here", False):
@@ -363,7 +367,7 @@ class Accumulator:
     def close_open(self) -> None:
         """Close the open batch and queue it if it has records. Called with the lock."""
         self.linger_until = None
-        batch = self._close_appender()
+        batch = self._open if self._appender is None else self._close_appender()
         batch.count = len(batch.values)
         batch.charge = batch.size - batch.free_bytes
         # No signal handler can run between here and `queue.append`, because these lines call no Python function.
@@ -373,7 +377,7 @@ class Accumulator:
             self.pending_records += batch.count
             self.buffered += batch.charge
             self.queue.append(batch)
-            self.seal(batch)
+            encode_open(batch, self.options.compression)
             self.totals.add_sent(batch.count, batch.charge)
             self._notify_consumer()
 
@@ -452,7 +456,8 @@ class Accumulator:
             # Wake blocked senders only when a quarter of the buffer is free; waking them for each batch costs a thread switch each.
             if self.buffered <= self.options.buffer_bytes * 3 // 4:
                 self.space_freed.notify_all()
-            self.close_idle()
+            if not self.corked:
+                self.close_idle()
             self.changed.notify_all()
 
     def cork(self) -> None:
@@ -465,7 +470,7 @@ class Accumulator:
         self.corked = False
         # Test without the lock, because every wakeup runs this line.
         # The test misses no record, because `send` checks `corked` after its append.
-        if self.pending <= self.pinned and self.open_records():
+        if self._open.values and self.pending <= self.pinned:
             self.close_idle()
 
     def close_idle(self) -> None:

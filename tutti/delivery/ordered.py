@@ -23,7 +23,11 @@ _IDLE = limits.IDLE_PRODUCER_US / US / 2  # half the time after which the log de
 
 
 class OrderedDelivery(Sender):
-    """The ordered delivery of one producer. Called by one thread."""
+    """The ordered delivery of one producer. Called by one thread.
+
+    Attributes:
+        due_at: monotonic time from which `work` has more to do than to send batches.
+    """
 
     def __init__(self, identity: Identity, accumulator: Accumulator, source: BatchSource | None = None) -> None:
         """Deliver the batches of the accumulator, or of a spool between accumulator and delivery (`source`)."""
@@ -33,8 +37,8 @@ class OrderedDelivery(Sender):
         self._tries = 0
         self._epoch_failure: Failure | None = None  # failure of the batches in the finished epoch that did not commit
         self._refused: tuple[int, Failure] | None = None  # first sequence and failure of the refused batch that ended the epoch
-        self._active = 0.0  # time at which this producer last sent a batch, got a receipt or opened an epoch
-        self._due_at = 0.0  # time at which `work` has an action to perform even if no batch waits to be sent
+        self._active = 0.0  # time at which this producer last sent a batch or opened an epoch
+        self.due_at = 0.0
         self._last_epoch = 0  # epoch to end as soon as none of its batches is in flight; 0 if no epoch must end
 
     # -- events
@@ -42,34 +46,36 @@ class OrderedDelivery(Sender):
     def receive(self, data: bytes, now: float) -> None:
         """See `Sender.receive`."""
         super().receive(data, now)
-        self._publish()
+        if self.window.resolved or self.accumulator.rejected:
+            self._publish()
 
     def work(self, now: float) -> None:
         """Perform the actions that are due: send batches, repeat requests, enforce delivery deadlines."""
-        accumulator, window = self.accumulator, self.window
-        if self._due_at <= now or self.source.queue or window.has_unsent or self._last_epoch:
-            self._work(now)
-        if window.resolved or accumulator.rejected:
+        queue, window = self.source.queue, self.window
+        if self.due_at <= now or self._last_epoch or (queue and queue[0].deadline <= now):
+            self._check_times(now)
+        if queue and now - self._active > _IDLE and not len(window):
+            self._renew_idle(now)
+        if (queue or window.has_unsent) and self.session.may_send(now):
+            self._send_batches(now)
+        if window.resolved or self.accumulator.rejected:
             self._publish()
 
-    def _work(self, now: float) -> None:
-        queue, window, session = self.source.queue, self.window, self.session
+    def _check_times(self, now: float) -> None:
+        """Perform the actions other than sending that are due at `now`."""
+        window, session = self.window, self.session
         if session.state is not State.ENDED:
             self.accumulator.expire_linger(now)
             self._expire_batches(now)
             session.check_timeouts(now)
-            if queue and not len(window):
-                self._renew_idle(now)
             if self._epoch_ends and not len(window) and session.state is State.OPEN:
                 session.request_next_epoch(now)
-            if (queue or window.has_unsent) and session.may_send(now):
-                self._send_batches(now)
 
     def next_time(self, now: float) -> float:
         """See `Sender.next_time`. The caller calls this again after each event that may change the time."""
         due, linger = super().next_time(now), self.accumulator.linger_until
-        self._due_at = due if linger is None else min(due, linger)
-        return self._due_at
+        self.due_at = due if linger is None else min(due, linger)
+        return self.due_at
 
     def may_send(self, now: float) -> bool:
         """Return True if nothing delays the first batch of the queue: no epoch change, full window or missing topic number."""
@@ -121,10 +127,14 @@ class OrderedDelivery(Sender):
         window, source = self.window, self.source
         queue = source.queue
         # A batch without a topic number delays all later batches, because sequences follow the order of `send()`.
-        while not self._epoch_ends and (batch := source.head()) is not None:
-            if not window.has_capacity(batch) or not self.knows_topic(batch):
+        while queue and not (self._last_epoch and self._epoch_ends):
+            batch = queue[0] if queue[0].body else source.head()
+            if batch is None or not window.has_capacity(batch):
+                break
+            if not self.session.topics.get(batch.topic) and not self.knows_topic(batch):
                 break
             window.admit(queue.popleft())
+            self.due_at = min(self.due_at, batch.deadline)
         if self._send_window(now):
             self._active = now
 
@@ -134,7 +144,7 @@ class OrderedDelivery(Sender):
         A producer with staged batches keeps its epoch, because the log drops staged batches when their epoch ends. The log keeps
         the state of a producer with staged batches for a day.
         """
-        idle = now - self._active > _IDLE and self.session.state is State.OPEN
+        idle = now - max(self._active, self.session.outcome_at) > _IDLE and self.session.state is State.OPEN
         if idle and is_nameless(self.name) and not self._has_staged:
             self._starting = True
             self.session.request_next_epoch(now)
@@ -151,12 +161,6 @@ class OrderedDelivery(Sender):
             batch.announce()
 
     # -- answers
-
-    def _on_receipts(self, data: bytes, now: float) -> bool:
-        progressed = super()._on_receipts(data, now)
-        if progressed:
-            self._active = now
-        return progressed
 
     def _on_answer(self, answer: client_protocol.FromGateway, now: float) -> None:
         match answer:

@@ -64,6 +64,7 @@ class Sender(abc.ABC):
         source: provides the batches and gets their outcomes: the accumulator, or a spool between accumulator and sender.
         window: batches that have sequences and no outcome yet.
         session: the session with the gateway.
+        answered: True if a message other than receipts has arrived; the caller resets it.
     """
 
     def __init__(
@@ -76,6 +77,7 @@ class Sender(abc.ABC):
         self.source: BatchSource = source or accumulator
         self.window = Window(options.compression, unordered, options.staged)
         self.session = Session(identity, self.window)
+        self.answered = False
         # Topics that were requested early and refused, before one of their batches was first in the queue.
         self._refused_ahead: set[str] = set()
 
@@ -132,10 +134,11 @@ class Sender(abc.ABC):
         Raises:
             FormatError: the message does not belong to this protocol.
         """
-        self.session.received(now)
+        self.session.received_at = now
         if data[:1] == client_protocol.RECEIPTS:
             self._on_receipts(data, now)
         elif data[:1] == client_protocol.CONTROL:
+            self.answered = True
             message = client_protocol.decode_from_gateway(data)
             if self.session.state is not State.ENDED:
                 self._on_answer(message, now)
@@ -144,8 +147,8 @@ class Sender(abc.ABC):
 
     # -- answers
 
-    def _on_receipts(self, data: bytes, now: float) -> bool:
-        """Handle receipts of committed batches. Return True if one of the batches was in flight."""
+    def _on_receipts(self, data: bytes, now: float) -> None:
+        """Handle receipts of committed batches."""
         progressed, session, window = False, self.session, self.window
         for producer, first_sequence, offset, epoch, count in client_protocol.decode_receipts(data):
             # Ignore receipts of an earlier epoch, because its batches got their outcomes when the current epoch began.
@@ -153,7 +156,6 @@ class Sender(abc.ABC):
                 progressed = window.commit(first_sequence, count, offset) or progressed
         if progressed:
             session.reset_timeouts(now)
-        return progressed
 
     def _greet(self, welcome: client_protocol.Welcome) -> Greeting | None:
         """Pass a Welcome to the session, and return why the gateway sent it.
@@ -250,10 +252,10 @@ class Sender(abc.ABC):
         """Put messages with the queued batches of the window into the outbox, and return these messages."""
         session, window = self.session, self.window
         awaited = window.awaits_answer
-        messages = list(window.messages(session.number, session.epoch, session.topic_number))
+        messages = window.messages(session.number, session.epoch, session.topics, session.topic_number)
         session.outbox.extend(messages)
-        if window.awaits_answer and not awaited:
-            session.received(now)  # the first unanswered batch starts the silence timeout
+        if messages and not awaited:
+            session.received_at = now  # the first unanswered batch starts the silence timeout
         return messages
 
     def next_time(self, now: float) -> float:

@@ -125,7 +125,7 @@ class Session:
         self._topic_requests: dict[int, str] = {}
         self._epoch_retry_at: float | None = None  # time at which to request the epoch again; None without a scheduled retry
         self._retry = _RETRY_MIN  # the next retry delay
-        self._received_at = 0.0  # start of the silence timeout
+        self.received_at = 0.0  # start of the silence timeout: a message has arrived, or the first unanswered batch was sent
         self._silence = _SILENCE_MIN  # the silence timeout
         self._hello_since: float | None = None  # time of the Hello that has no Welcome yet
 
@@ -168,13 +168,13 @@ class Session:
         self.outbox.append([client_protocol.encode_control(message)])
 
     def _hello(self, now: float) -> None:
-        self._hello_since = self._received_at = now
+        self._hello_since = self.received_at = now
         self._send_control(client_protocol.Hello(client_protocol.PROTOCOL, CLIENT, self.identity.session, self.token))
 
     def request_epoch(self, now: float) -> None:
         """Request `requested_epoch`."""
         self._epoch_retry_at = None
-        self._received_at = now
+        self.received_at = now
         self._request += 1
         self._epoch_request = self._request
         identity = self.identity
@@ -264,10 +264,6 @@ class Session:
         """Return True if `request` is the latest epoch request and has no answer yet."""
         return request == self._epoch_request and self.state is State.OPENING
 
-    def received(self, now: float) -> None:
-        """Restart the silence timeout: a message has arrived, or the first unanswered batch was sent."""
-        self._received_at = now
-
     def reset_timeouts(self, now: float) -> None:
         """Reset the timeouts after an outcome, which shows that the gateway works."""
         self.outcome_at, self.held_from = now, 0
@@ -332,8 +328,8 @@ class Session:
 
     def _answer_due(self) -> float:
         if self.state is State.GREETING:
-            return self._received_at + limits.ADDRESS_TIMEOUT_US / US
-        return self._received_at + self._silence
+            return self.received_at + limits.ADDRESS_TIMEOUT_US / US
+        return self.received_at + self._silence
 
     def check_timeouts(self, now: float) -> None:
         """Perform the actions that are due: repeat requests, probe a silent gateway, drop a dead connection."""

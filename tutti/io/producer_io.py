@@ -54,6 +54,7 @@ class ProducerIO:
         self._run_requested = False  # True if a thread requested a run after the current run took its batches
         self._stopping = False
         self._released = False
+        self._check_at = 0.0  # monotonic time of the next run for another reason than a receipt or a record
         self._finished = threading.Event()
         self._ordered_connection = SessionConnection(delivery, Endpoints(addresses), self, credentials)
         self._connections: dict[Sender, SessionConnection] = {delivery: self._ordered_connection}
@@ -216,16 +217,44 @@ class ProducerIO:
     def run_once(self) -> bool:
         """Perform the actions that are due, without blocking. Return True if the producer has ended."""
         self._asleep = False
-        if self._end_if_due():
+        if (self._stopping or self._released or self.delivery.session.state is State.ENDED) and self._end_if_due():
             self._close()
             return True
-        self._work(time.monotonic())
+        now = time.monotonic()
+        self._work(now)
         if self.delivery.session.state is State.ENDED:
             self.due = 0.0
             return False
+        ordinary = self._is_ordinary(now)
+        if not ordinary:
+            for connection in self._connections.values():
+                connection.report(now)
         self._asleep = True  # from here on, new records wake the thread
-        self.due = 0.0 if self._run_requested else self._next_time(time.monotonic())
+        if self._run_requested:
+            self.due = 0.0
+        elif ordinary:
+            self._check_at = self.due = min(self._check_at, self.delivery.due_at)
+        else:
+            self.delivery.answered = False
+            self._check_at = self.due = self._next_time(time.monotonic())
         return False
+
+    def _is_ordinary(self, now: float) -> bool:
+        """Return True if this run at most handled receipts and sent batches, so that `_check_at` is still valid.
+
+        Receipts and batches in flight only postpone the next action, except for the delivery deadline of a batch (`due_at`). They
+        also change nothing that `SessionConnection.report` logs while the client is connected.
+        """
+        delivery = self.delivery
+        return (
+            now < self._check_at
+            and self.lanes is None
+            and not delivery.answered
+            and not delivery.source.queue
+            and delivery.accumulator.linger_until is None
+            and self._ordered_connection.log.connected
+            and not self._ordered_connection.has_messages
+        )
 
     def fail(self, error: BaseException) -> None:
         """End the producer after an exception in `run_once`, so that all waiting threads get an error."""
@@ -278,7 +307,6 @@ class ProducerIO:
             self._update_connections(lanes)
         for connection in self._connections.values():
             connection.send(now)
-            connection.report(now)
 
     def _update_connections(self, lanes: UnorderedDelivery) -> None:
         """Keep one session connection for each current lane."""

@@ -62,6 +62,7 @@ class SessionConnection:
         connection: the current connection, or None.
         log: logs each change of the connection once.
         probes: True if a silent address is probed before the next address is tried.
+        has_messages: True if the last `receive` left messages for the next one.
     """
 
     def __init__(
@@ -75,6 +76,7 @@ class SessionConnection:
         self.connection: ZmtpConnection | None = None
         self.log = ConnectionLog(LOG, sender.subject, time.monotonic())
         self.probes = True
+        self.has_messages = False
         self._endpoints = endpoints
         self._pinned: Endpoints | None = None  # the endpoints of the only usable gateway
         self._watch: ConnectionWatch = watch
@@ -107,8 +109,11 @@ class SessionConnection:
         if connection is not None:
             # Poll the connection only after an event or a timeout, which saves a system call in most runs.
             if connection.is_ready or connection.due() <= now:
-                connection.wait(0.0)
-            self._handle_events(connection, now)
+                connection.handle(now)
+            if connection.has_events or not connection.up:
+                self._handle_events(connection, now)
+            elif connection.readable:
+                self._read(connection, now)
 
     def _connect(self, now: float) -> ZmtpConnection | None:
         self._connect_until = now + limits.ADDRESS_TIMEOUT_US / US
@@ -209,6 +214,7 @@ class SessionConnection:
 
     def _read(self, connection: ZmtpConnection, now: float) -> None:
         data: Buffer | None = None
+        self.has_messages = False
         try:
             # Limit the messages per run, so that a busy connection does not delay the other producers of the thread.
             for _ in range(limits.ANSWERS_A_TURN_MAX):
@@ -216,6 +222,9 @@ class SessionConnection:
                 if data is None:
                     return
                 self.sender.receive(data, now)
+                if not connection.readable:
+                    return
+            self.has_messages = True
         except FormatError as error:
             self.session.drop, self._wrong_port = explain_message(data or b"", error, connection.address)
             if not self._wrong_port:

@@ -242,11 +242,12 @@ class ZmtpConnection:
         outgoing = self._outgoing
         if outgoing is None:
             return True  # the connection is broken, so the message is lost, and `next_event` returns DOWN
-        if len(outgoing) >= limits.CLIENT_WINDOW_FRAMES:
+        was_empty = not outgoing.bytes
+        if not was_empty and len(outgoing) >= limits.CLIENT_WINDOW_FRAMES:
             return False
         outgoing.append(encode_message(parts))
         # Write at once only if the queue was empty; otherwise the socket is not writable, and epoll will report when it is.
-        if len(outgoing) == 1:
+        if was_empty:
             self._send()
         return True
 
@@ -262,14 +263,20 @@ class ZmtpConnection:
                 with contextlib.suppress(OSError):  # the connection may have ended in both directions already
                     self._socket.shutdown(socket.SHUT_RDWR)
         # After an error, `_outgoing` is None; the next read returns the remaining messages, and then the end.
-        self._watch(_READ | _WRITE if self._outgoing else _READ)
+        mask = _READ | _WRITE if self._outgoing is not None and outgoing.bytes else _READ
+        if mask != self._mask:
+            self._watch(mask)
 
     def _read(self, stream: FrameReader) -> None:
-        self._unanswered = 0
         opening = self._opening
         while True:
-            for parts, _ in stream.read():
-                self._received.append(bytes(parts[0]))
+            lone = stream.read_lone()
+            if lone is not None:
+                self._received.append(lone)
+            else:
+                for parts, _ in stream.read():
+                    self._received.append(bytes(parts[0]))
+            self._unanswered = 0  # only now, because a read without data raises an error
             if opening is None or not opening.unread:
                 return
 
@@ -282,6 +289,7 @@ class ZmtpConnection:
         if not self._received:
             return None
         message = self._received.popleft()
+        self.readable = bool(self._received)
         if isinstance(message, FormatError):
             raise message
         return message
@@ -301,6 +309,16 @@ class ZmtpConnection:
         """Wait up to `timeout_s` seconds for an event. Handle events and keepalive, then update `readable` and `has_events`."""
         self.is_ready = False
         self._poll_events(self._wait_limit_s(timeout_s))
+        self.readable, self.has_events = bool(self._received), bool(self._events)
+
+    def handle(self, now: float) -> None:
+        """Handle what is due at `now`, as `wait(0.0)` does."""
+        if self._mask != _READ or self._stream is None or now >= self._keepalive_at:
+            self.wait(0.0)
+            return
+        self.is_ready = False
+        # The connection only waits for data, so a read replaces the poll and saves a system call.
+        self._on_socket_event(_READ)
         self.readable, self.has_events = bool(self._received), bool(self._events)
 
     def _poll_events(self, timeout_s: float) -> None:

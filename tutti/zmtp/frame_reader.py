@@ -148,6 +148,13 @@ class FrameReader:
         """
         self.frames_read = 0
         self._frames_max = frames_max
+        # Most reads neither begin nor end inside a large part, and need only one generator.
+        if self._body is None and not self._drop_bytes:
+            return self._parse(0, self._read())
+        return self._read_large()
+
+    def _read_large(self) -> Iterator[Message]:
+        """Read once, while a large part is being assembled or dropped. See `read`."""
         body = self._body
         offset = 0
         if body is not None:
@@ -241,6 +248,10 @@ class FrameReader:
             offset = frame_end
             if flags & COMMAND:
                 self._on_command(bytes(scratch[start:frame_end]))
+                continue
+            # The most frequent message has one part.
+            if not flags & MORE and not self._count:
+                yield [bytes(scratch[start:frame_end])], length
                 continue
             message = self._add_part(bytes(scratch[start:frame_end]), length, flags)
             if message is not None:

@@ -329,10 +329,51 @@ def sizes_of(frames: Iterable[Frame]) -> list[int]:
     ]
 
 
+def unstamped_header(
+    kind: int,
+    flags: int,
+    producer: int,
+    first_sequence: int,
+    min_timestamp: int,
+    max_timestamp: int,
+    epoch: int,
+    count: int,
+    topic: int,
+    progress_length: int,
+    body_length: int,
+    raw_length: int,
+    body_crc: int,
+) -> bytes:
+    """Return the 96 bytes of a header whose view, position, origin and header CRC are zero, as clients submit it."""
+    return _HEADER.pack(
+        MAGIC,
+        VERSION,
+        kind,
+        flags,
+        0,
+        0,
+        producer,
+        first_sequence,
+        min_timestamp,
+        max_timestamp,
+        epoch,
+        count,
+        topic,
+        0,
+        progress_length,
+        body_length,
+        raw_length,
+        body_crc,
+        0,
+        0,
+        0,
+    )
+
+
 def payload_crc(progress: bytes, body: Buffer) -> int:
     """Return the producer's CRC: CRC32C over progress and body."""
-    if type(body) is bytes and not progress:  # the most frequent case
-        return int(google_crc32c.extend(0, body))
+    if not progress and body.__class__ is bytes:
+        return int(google_crc32c.value(body))
     return crc32c(body, google_crc32c.extend(0, progress) if progress else 0)
 
 

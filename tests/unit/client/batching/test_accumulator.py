@@ -89,6 +89,18 @@ def test_a_corked_accumulator_keeps_a_lone_record_until_it_is_uncorked() -> None
     assert not lingers.queue
 
 
+def test_records_that_callbacks_send_gather_in_one_batch_with_an_appender_from_the_second_one_on() -> None:
+    feed = feed_of()
+    feed.cork()
+    send(feed, b"1")
+    assert not feed.appenders
+    send(feed, b"2")
+    assert feed.appenders["t"](b"3") is not None
+    feed.uncork()
+    assert not feed.appenders
+    assert closed(feed) == [[b"1", b"2", b"3"]]
+
+
 def test_with_linger_a_batch_waits_for_it_and_no_longer() -> None:
     now = 100.0
     feed = Accumulator(BatchingOptions(linger=5.0), lambda: now)

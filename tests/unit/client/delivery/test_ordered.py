@@ -491,6 +491,51 @@ def test_the_deadline_of_an_unsent_batch_ends_no_epoch() -> None:
     assert rig.connect().epoch == 1
 
 
+def test_a_batch_whose_deadline_has_passed_before_the_next_run_is_not_sent() -> None:
+    """Proves that the deadline of a new batch counts, although the time of the next action was computed without the batch."""
+    rig, frames = in_flight(1, delivery_timeout=5.0)
+    rig.commit(frames[0], 0)
+    assert rig.delivery.next_time(rig.now) == float("inf")
+    late = rig.send(b"late")
+    rig.now += 5.1
+    assert rig.hears() == []
+    with pytest.raises(Aborted, match="it never left this process"):
+        late.result(0)
+
+
+def test_the_deadline_of_a_sent_batch_is_enforced_without_another_look_at_the_time() -> None:
+    rig, frames = in_flight(1, delivery_timeout=5.0)
+    rig.commit(frames[0], 0)
+    assert rig.delivery.next_time(rig.now) == float("inf")
+    late = rig.send(b"late")
+    assert sequences(rig.frames()) == [(2, 1)]
+    assert rig.delivery.due_at == rig.now + 5.0
+    rig.now += 5.1
+    rig.delivery.work(rig.now)
+    with pytest.raises(Unknown, match="may or may not be committed"):
+        late.result(0)
+
+
+def test_an_epoch_that_ends_with_its_last_batch_ends_although_no_time_is_due() -> None:
+    rig, frames = in_flight(1)
+    rig.delivery.end_epoch_when_idle()
+    rig.delivery.next_time(rig.now)
+    assert rig.hears() == []
+    rig.commit(frames[0], 0)
+    assert rig.hear(client_protocol.OpenProducer).epoch == 2
+
+
+def test_a_receipt_ends_the_idle_time_of_a_nameless_producer() -> None:
+    rig = Rig(name="~abc", delivery_timeout=1e6).ready()
+    rig.send()
+    rig.topic()
+    (frame,) = rig.frames()
+    rig.now += limits.IDLE_PRODUCER_US / 1e6
+    rig.commit(frame, 0)
+    rig.send(b"soon")
+    assert sequences(rig.frames()) == [(2, 1)]
+
+
 def test_a_nameless_producer_that_was_idle_begins_another_epoch() -> None:
     rig = Rig(name="~abc").ready()
     rig.send()
