@@ -133,7 +133,7 @@ def encode_plain(keys: Sequence[bytes | None] | None, values: Sequence[bytes | N
 def encode_plain_record(value: bytes, time_us: int) -> tuple[bytes, int]:
     """Encode one record without key and headers. Return the same as `encode_plain`, in a third of the time."""
     start, end, raw_length = _around_value(len(value))
-    return b"".join((start, value, _PADDING[-len(value) & 7], _NUMBERS.pack(time_us), end)), raw_length
+    return b"".join((start, value, _PADDING[-len(value) & 7], _LONE_TIME.pack(time_us), end)), raw_length
 
 
 @lru_cache(_LAYOUTS_KEPT)
