@@ -32,7 +32,7 @@ NO_FAST_SPLIT = Edit(frame_runs, "split_runs", "if len(frames) <= limits.FRAMES_
 NO_FAST_BODY = Edit(
     codec, "encode", "if not frame.progress and not frame.body_length & 7 and frame.body_length <= joined_max:", "if False:"
 )
-NO_FAST_CRC = Edit(frame_module, "payload_crc", "if type(body) is bytes and not progress:", "if False:")
+NO_FAST_CRC = Edit(frame_module, "payload_crc", "if not progress and body.__class__ is bytes:", "if False:")
 
 
 @given(st.lists(st.integers(0, 3000), max_size=12), st.integers(1, 12), st.data())
