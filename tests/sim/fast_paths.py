@@ -1,6 +1,6 @@
 """The protocol stack without its fast paths: a run of the simulator must have the same events and actions, byte for byte.
 
-A fast path handles the frequent case beside a general path that handles all cases. `GENERAL` switches the fast paths of the core off.
+A fast path handles the frequent case beside a general path that handles all cases. `GENERAL` switches off those of the core.
 """
 
 from __future__ import annotations

@@ -149,9 +149,10 @@ class Side:
         self.member: Member = self.group.members["g2"]
         layers = self.member.stack.layers
         self.window, self.receiver, self.received = layers.context.window, layers.order.receiver, layers.order.received
+        self.repair = layers.repair
         if general:
             self.receiver._append_in_sequence = lambda frames: 0  # type: ignore[method-assign]
-            layers.repair.end_of_step = layers.repair.requester.update  # type: ignore[method-assign]
+            self.repair.end_of_step = self.repair.requester.update  # type: ignore[method-assign]
         if limited:
             self.receiver._window_bytes_max = BYTES_MAX
         self.error = ""
@@ -184,6 +185,7 @@ class Side:
             "counts": (receiver.highest, receiver.streamed, receiver.discarded, receiver._buffered_bytes),
             "buffered": {position: frame.to_bytes() for position, frame in receiver._buffered.items()},
             "received": table(self.received),
+            "asks at": self.repair.requester.deadline_us,
             "error": self.error,
         }
 

@@ -1,6 +1,8 @@
-"""Mutants of the fast paths: each check of a loop that handles the frequent case. Property tests compare each with the general path."""
+"""Mutants of the fast paths, one for each check. Property tests compare each fast path with the general path beside it."""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 from tests.sim.mutants.mutant import Mutant
 from tests.sim.mutants.patch import Edit
@@ -9,11 +11,16 @@ from tutti.data.frames import plain_body
 from tutti.data.log_state import LogState
 from tutti.zmtp.frame_reader import FrameReader
 from tutti.zmtp.send_queue import SendQueue
+from tutti_gateway.core import frame_runs
 from tutti_gateway.core.order.forward_table import ForwardTable
 from tutti_gateway.core.order.layer import Ordering
 from tutti_gateway.core.order.received_table import ReceivedTable
 from tutti_gateway.core.order.receiver import Receiver
 from tutti_gateway.core.order.sequencer import Sequencer
+from tutti_gateway.core.pending_window import Window
+from tutti_gateway.core.repair.layer import Repair
+from tutti_gateway.log.write.indexer import Indexer
+from tutti_gateway.log.write.segment import Segment
 from tutti_gateway.node.clients import batch_validation
 
 _PROPERTIES = "tests/property/fast_paths/"
@@ -24,6 +31,11 @@ _SENDER = f"{_PROPERTIES}test_zmtp.py::test_a_message_sent_at_once_leaves_like_o
 _RECEIVER = f"{_PROPERTIES}test_receiver.py::test_frames_in_sequence_are_appended_as_if_each_had_been_buffered"
 _ORDERING = f"{_PROPERTIES}test_ordering.py::test_batches_of_many_clients_are_ordered_and_answered_as_the_tables_say_for_each"
 _TABLE = f"{_PROPERTIES}test_ordering.py::test_the_received_table_accepts_a_batch_exactly_if_it_follows"
+_RUNS = f"{_PROPERTIES}test_frames.py::test_runs_are_as_long_as_the_limits_allow"
+_ROWS = f"{_PROPERTIES}test_frames.py::test_index_rows_of_many_frames_equal_those_of_few"
+_WINDOW = "tests/unit/core/test_pending_window.py::test_a_frame_out_of_order_or_of_another_chain_is_refused"
+_WRITER = "tests/unit/log/write/test_writer.py::test_a_frame_that_does_not_continue_the_log_is_never_written"
+_OFFSETS = "tests/unit/log/write/test_writer.py::test_an_offset_other_than_that_of_the_protocol_is_found"
 _STATE = f"{_PROPERTIES}test_log_state.py::test_a_run_gives_the_offsets_the_state_and_the_error_of_its_frames_one_by_one"
 
 
@@ -80,6 +92,15 @@ def _decided(name: str, old: str, new: str = "") -> Mutant:
 def _table(name: str, old: str, new: str = "") -> Mutant:
     rule = "the received-table accepts a batch that follows the log, and no other"
     return Mutant(f"table-{name}", "4.3", rule, [Edit(ReceivedTable, "apply", old, new)], proof=_TABLE)
+
+
+def _seam(name: str, changes: Sequence[Edit], proof: str) -> Mutant:
+    return Mutant(f"seam-{name}", "3", "frames continue the end of the log where they meet it", changes, proof=proof)
+
+
+def _index(name: str, old: str, new: str, proof: str = "") -> Mutant:
+    rule = "rows of many frames are those of few"
+    return Mutant(f"rows-{name}", "6", rule, [Edit(Indexer, "_index", old, new)], proof=proof or _ROWS)
 
 
 FAST_PATHS = (
@@ -238,4 +259,41 @@ FAST_PATHS = (
     _table("topic", "or not 0 < frame.topic < self.next_topic", ""),
     _table("opening", "    if line.state is not LineState.OPEN:\n        line.on(LineInput.BATCH)\n", ""),
     _table("staged", "if frame.transactional:", "if False:"),
+    _seam("window-position", [Edit(Window, "extend", "frame.position != end or ", "")], _WINDOW),
+    _seam("window-chain", [Edit(Window, "extend", "(frame is frames[0] and not chained(frame, self.chain))", "False")], _WINDOW),
+    _seam("segment-position", [Edit(Segment, "fitting", "frame.position != position + 1 or ", "")], _WRITER),
+    _seam("segment-chain", [Edit(Segment, "fitting", " or not chained", "")], _WRITER),
+    _index("newest-void", " and frame.position not in aborted", ""),
+    _index("newest-staged", " and not frame.flags & STAGED", ""),
+    _index("newest-kind", "frame.kind in SEQUENCED and", "True and"),
+    _index("ticks", "if frame.kind == _TICK", "if False"),
+    _index("offsets", "if found != tuple(offsets):", "if False:", _OFFSETS),
+    Mutant(
+        "split-frames",
+        "4.3",
+        "a run has no more frames than a message may have",
+        [Edit(frame_runs, "split_runs", "if len(frames) <= limits.FRAMES_A_MESSAGE_MAX:", "if True:")],
+        proof=_RUNS,
+    ),
+    Mutant(
+        "split-bytes",
+        "4.3",
+        "a run has no more bytes than a message may have",
+        [Edit(frame_runs, "split_runs", "size <= bytes_max", "True")],
+        proof=_RUNS,
+    ),
+    Mutant(
+        "repair-waits",
+        "4.2",
+        "the wait for a frame ends when the frame has arrived",
+        [Edit(Repair, "end_of_step", " and self.requester.deadline_us is None", "")],
+        proof=_RECEIVER,
+    ),
+    Mutant(
+        "repair-gaps",
+        "4.2",
+        "a wait begins when a frame is missing",
+        [Edit(Repair, "end_of_step", "not self._receiver.gaps and ", "")],
+        proof=_RECEIVER,
+    ),
 )
