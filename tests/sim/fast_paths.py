@@ -95,7 +95,7 @@ def compared(options: Options) -> Result:
         digests.append(hashlib.blake2b(_encoded(who, what), digest_size=_DIGEST_BYTES).digest())
 
     general = _recorded(options, GENERAL, digest)
-    expected, differences = iter(digests), []
+    expected, differences = iter(digests), list[str]()
 
     def compare(who: str, what: Any) -> None:
         if not differences and next(expected, b"") != hashlib.blake2b(_encoded(who, what), digest_size=_DIGEST_BYTES).digest():

@@ -22,6 +22,7 @@ from tutti_gateway.core.repair.layer import Repair
 from tutti_gateway.log.write.indexer import Indexer
 from tutti_gateway.log.write.segment import Segment
 from tutti_gateway.node.clients import batch_validation
+from tutti_gateway.node.clients.request_handler import RequestHandler
 
 _PROPERTIES = "tests/property/fast_paths/"
 _SUBMITS = f"{_PROPERTIES}test_submits.py::test_one_plain_batch_is_accepted_exactly_if_the_general_path_accepts_it"
@@ -36,6 +37,7 @@ _ROWS = f"{_PROPERTIES}test_frames.py::test_index_rows_of_many_frames_equal_thos
 _WINDOW = "tests/unit/core/test_pending_window.py::test_a_frame_out_of_order_or_of_another_chain_is_refused"
 _WRITER = "tests/unit/log/write/test_writer.py::test_a_frame_that_does_not_continue_the_log_is_never_written"
 _OFFSETS = "tests/unit/log/write/test_writer.py::test_an_offset_other_than_that_of_the_protocol_is_found"
+_GATE = f"{_PROPERTIES}test_request_handler.py::test_messages_have_the_same_events_answers_and_counts_without_the_fast_path"
 _STATE = f"{_PROPERTIES}test_log_state.py::test_a_run_gives_the_offsets_the_state_and_the_error_of_its_frames_one_by_one"
 
 
@@ -103,6 +105,11 @@ def _index(name: str, old: str, new: str, proof: str = "") -> Mutant:
     return Mutant(f"rows-{name}", "6", rule, [Edit(Indexer, "_index", old, new)], proof=proof or _ROWS)
 
 
+def _gate(name: str, old: str, new: str, function: str = "receive") -> Mutant:
+    rule = "a batch on the fast path is authorized, counted and limited as any other one"
+    return Mutant(f"gate-{name}", "3", rule, [Edit(RequestHandler, function, old, new)], proof=_GATE)
+
+
 FAST_PATHS = (
     _lone("mode", "(mode, count, magic,", "(0, count, magic,"),
     _lone("count", "(mode, count, magic,", "(mode, 1, magic,"),
@@ -141,6 +148,17 @@ FAST_PATHS = (
     _body("no-keys", "check_plain", "not layout.key_size and body[", "not layout.key_size or body["),
     _body("no-headers", "check_plain", "if not keys or body[layout.headers", "if not keys and body[layout.headers"),
     _body("one-time", "check_plain", "high = low", "high = frame.max_timestamp"),
+    _gate("form", "kind == SUBMIT == session.form", "kind == SUBMIT"),
+    _gate("parts", "SUBMIT == session.form and len(parts) == 1", "SUBMIT == session.form"),
+    _gate("valid", " and lone_valid(lone)", ""),
+    _gate("authorized", " and (self._authorizer is None or self._known(session, lone))", ""),
+    _gate("bytes", f"counters.bytes += size\n{' ' * 24}counters.frames += 1", "counters.frames += 1"),
+    _gate("frames", "counters.frames += 1", "pass"),
+    _gate("records", "counters.records += lone.count", "pass"),
+    _gate("session", "sessions.append(session.number)", "sessions.append(1)"),
+    _gate("producer", "frame.producer in session.producers and ", "", "_known"),
+    _gate("topic", " and frame.topic in session.topics", "", "_known"),
+    _gate("quota", " and not self._quotas.applies_to(session.access)", "", "_known"),
     _state("kind", "frame.kind == _BATCH\n", "True\n"),
     _state("staged", "and not frame.flags & STAGED", ""),
     _state("first-of-a-topic", "and topic.first_offset >= 0", ""),
