@@ -128,11 +128,7 @@ class FrameReader:
         count = self._socket.recv_into(self._scratch_window)
         if not count:
             raise ConnectionEnded
-        if (
-            scratch[0] == LONG
-            and count <= self._lone_bytes_max
-            and count == _LONG_HEADER_BYTES + _unpack_length(scratch, 1)[0]
-        ):
+        if scratch[0] == LONG and count <= self._lone_bytes_max and count == _LONG_HEADER_BYTES + _unpack_length(scratch, 1)[0]:
             return bytes(scratch[_LONG_HEADER_BYTES:count])
         self._received_end = count
         return None
