@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from random import Random
 from typing import Any
 
@@ -145,9 +145,12 @@ def in_turn(state: LogState, frames: Sequence[Frame], aborted: Collection[int]) 
     return tuple([state.apply(frame, frame.position in aborted) for frame in frames])
 
 
-def outcome(apply: object, state: LogState, frames: Sequence[Frame], aborted: Collection[int]) -> object:
+Apply = Callable[[LogState, Sequence[Frame], Collection[int]], tuple[int, ...]]
+
+
+def outcome(apply: Apply, state: LogState, frames: Sequence[Frame], aborted: Collection[int]) -> object:
     try:
-        return apply(state, frames, aborted)  # type: ignore[operator]  # one of the two functions that are compared
+        return apply(state, frames, aborted)
     except (FormatError, InvariantViolated) as error:
         return type(error), str(error)
 

@@ -44,9 +44,9 @@ class General:
 
     def __init__(self, order: Ordering) -> None:
         self._order = order
-        order.forward.submit = self.submit  # type: ignore[method-assign]
-        order.sequencer.on_forward = self.on_forward  # type: ignore[method-assign]
-        order.decided = self.decided  # type: ignore[method-assign]
+        order.forward.submit = self.submit  # type: ignore[method-assign]  # of this object alone
+        order.sequencer.on_forward = self.on_forward  # type: ignore[method-assign]  # of this object alone
+        order.decided = self.decided  # type: ignore[method-assign]  # of this object alone
 
     def submit(self, event: Submitted) -> None:
         forward = self._order.forward

@@ -64,7 +64,9 @@ class Received:
         self.came: list[object] = []
         self.over = False
         self._alone = alone
-        connection: Any = self.socket if box is None else CurveReceiver(self.socket, box, b"", PART_MAX, lambda _: True)  # type: ignore[arg-type]
+        connection: Any = self.socket
+        if box is not None:
+            connection = CurveReceiver(connection, box, b"", PART_MAX, lambda _: True)
         self.reader = FrameReader(
             connection,
             memoryview(bytearray(SCRATCH_BYTES)),
