@@ -1,6 +1,6 @@
 """The protocol stack without its fast paths: a run of the simulator must have the same events and actions, byte for byte.
 
-A fast path handles the frequent case beside a general path that handles all cases. `GENERAL` switches the fast paths of the core off.
+A fast path handles the frequent case beside a general path that handles all cases. `GENERAL` switches off those of the core.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ def compared(options: Options) -> Result:
         digests.append(hashlib.blake2b(_encoded(who, what), digest_size=_DIGEST_BYTES).digest())
 
     general = _recorded(options, GENERAL, digest)
-    expected, differences = iter(digests), []
+    expected, differences = iter(digests), list[str]()
 
     def compare(who: str, what: Any) -> None:
         if not differences and next(expected, b"") != hashlib.blake2b(_encoded(who, what), digest_size=_DIGEST_BYTES).digest():

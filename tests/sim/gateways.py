@@ -64,7 +64,7 @@ DRAMATIC = (Confirm, Install, Installed, Propose, State, Vote)  # messages at wh
 
 
 def _of_all_clients(events: list[Event]) -> Iterator[Event]:
-    """The events with batches of several clients that follow one another as one event, as a driver makes of one look at its port."""
+    """The events, but batches of several clients that follow one another are one event, as after one look of a driver."""
     for are_batches, run in itertools.groupby(events, lambda event: isinstance(event, Submitted)):
         if are_batches:
             batches = [event for event in run if isinstance(event, Submitted)]

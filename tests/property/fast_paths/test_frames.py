@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from random import Random
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -18,9 +19,10 @@ from tutti.data.client_protocol import Committed, decode_receipts, encode_receip
 from tutti.data.frames import frame as frame_module
 from tutti.data.frames.frame import CRC_COPY_BELOW, Frame, Kind, payload_crc, sizes_of
 from tutti.log.files.options import LogOptions
+from tutti.log.format.index import LONG_AGO, ROW, IndexWriter
 from tutti.zmtp.framing import COMMAND, MORE, frame_header
 from tutti.zmtp.framing import frame as zmtp_frame
-from tutti_gateway.core import frame_runs, limits
+from tutti_gateway.core import limits
 from tutti_gateway.core.frame_runs import split_runs
 from tutti_gateway.core.pending_window import weight
 from tutti_gateway.core.protocol.messages import Order
@@ -28,7 +30,6 @@ from tutti_gateway.log.write import indexer
 from tutti_gateway.transport import codec
 
 OPTIONS = LogOptions(segment_bytes=32 << 10, prepared_segments=0, reserved_bytes=0, disk_low_bytes=0, snapshot_frames=10)
-NO_FAST_SPLIT = Edit(frame_runs, "split_runs", "if len(frames) <= limits.FRAMES_A_MESSAGE_MAX:", "if False:")
 NO_FAST_BODY = Edit(
     codec, "encode", "if not frame.progress and not frame.body_length & 7 and frame.body_length <= joined_max:", "if False:"
 )
@@ -36,16 +37,19 @@ NO_FAST_CRC = Edit(frame_module, "payload_crc", "if not progress and body.__clas
 
 
 @given(st.lists(st.integers(0, 3000), max_size=12), st.integers(1, 12), st.data())
-def test_runs_are_those_of_the_general_path(sizes: list[int], frames_max: int, data: st.DataObject) -> None:
+def test_runs_are_as_long_as_the_limits_allow(sizes: list[int], frames_max: int, data: st.DataObject) -> None:
     run = [Frame(Kind.BATCH, bytes(size)) for size in sizes]
     total = sum(map(weight, run))
     bytes_max = data.draw(st.sampled_from([total - 1, total, total + 1, 1000, 5000]))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(common_limits, "FRAMES_A_MESSAGE_MAX", frames_max)
-        fast = list(split_runs(run, bytes_max))
-        with applied([NO_FAST_SPLIT]):
-            general = list(split_runs(run, bytes_max))
-    assert fast == general
+        found = list(split_runs(run, bytes_max))
+    wanted: list[list[Frame]] = []
+    for frame in run:
+        if not wanted or len(wanted[-1]) == frames_max or sum(map(weight, [*wanted[-1], frame])) > bytes_max:
+            wanted.append([])
+        wanted[-1].append(frame)
+    assert found == [tuple(one) for one in wanted]
 
 
 @given(st.lists(frames(), max_size=5), st.sampled_from([0, 7, CRC_COPY_BELOW - 1, CRC_COPY_BELOW, 5000]))
@@ -115,9 +119,21 @@ def test_index_rows_of_many_frames_equal_those_of_few(folder: Path, history: His
         history.tick()
         history.batch("q", "t", [b"between"])
         history.txn("s", staged)
+        void = history.batch("v", "t", [b"void"])
+        history.abort(void.position)
+        history.epoch("v")
     written = []
+    append = IndexWriter.append
+
+    def checked(self: IndexWriter, data: bytes, offset: int, next_offset: int, max_timestamp: int) -> None:
+        rows = np.frombuffer(data, ROW)
+        visible = rows["max_timestamp"][rows["count"] > 0]
+        assert max_timestamp == (int(visible.max()) if len(visible) else LONG_AGO)
+        append(self, data, offset, next_offset, max_timestamp)
+
     for many in (1, 10**9):
         with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(IndexWriter, "append", checked)
             patch.setattr(indexer, "_MANY", many)
             path = folder / str(sum(1 for _ in folder.iterdir()))
             write_log(path, history, OPTIONS, step=step)

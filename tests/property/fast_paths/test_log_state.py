@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from random import Random
+from typing import Any
 
 import msgspec
 from hypothesis import given, settings
@@ -53,7 +54,7 @@ class Log:
     def add(self, kind: Kind, body: msgspec.Struct | bytes, *, skip: int = 0, aborted: bool = False, **fields: int) -> None:
         data = body if isinstance(body, bytes) else encode_body(body)
         progress = self._chance.choice((b"", b"", b"at"))
-        frame = Frame(kind, data, progress=progress, **fields)  # type: ignore[arg-type]  # header fields, all numbers
+        frame = Frame(kind, data, progress=progress, **fields)
         frame.stamp(VIEW, self.state.position + 1 + skip, self.state.chain)
         self.frames.append(frame)
         if aborted:
@@ -96,7 +97,13 @@ class Log:
         elif move == "txn":
             staged = dict(list(state.staged.items())[:2])
             counts = tuple(part.count for part in staged.values())
-            fields = {"producer": number, "epoch": epoch, "first_sequence": sequence + 1, "count": sum(counts), "topic": 1}
+            fields: dict[str, Any] = {
+                "producer": number,
+                "epoch": epoch,
+                "first_sequence": sequence + 1,
+                "count": sum(counts),
+                "topic": 1,
+            }
             self.add(Kind.TXN, TxnBody(tuple(staged), counts), **fields)
         elif move == "tick":
             self.add(Kind.TICK, TickBody(state.tick + 1, state.tick_time + 7))
@@ -138,9 +145,12 @@ def in_turn(state: LogState, frames: Sequence[Frame], aborted: Collection[int]) 
     return tuple([state.apply(frame, frame.position in aborted) for frame in frames])
 
 
-def outcome(apply: object, state: LogState, frames: Sequence[Frame], aborted: Collection[int]) -> object:
+Apply = Callable[[LogState, Sequence[Frame], Collection[int]], tuple[int, ...]]
+
+
+def outcome(apply: Apply, state: LogState, frames: Sequence[Frame], aborted: Collection[int]) -> object:
     try:
-        return apply(state, frames, aborted)  # type: ignore[operator]  # one of the two functions that are compared
+        return apply(state, frames, aborted)
     except (FormatError, InvariantViolated) as error:
         return type(error), str(error)
 

@@ -1,9 +1,10 @@
-"""Properties of the loops of *order* over batches of many clients: they do what the decision tables say for each batch by itself."""
+"""Properties of the loops of *order* over batches of many clients: they do what the decision tables say for each batch alone."""
 
 from __future__ import annotations
 
 from collections import Counter
 from random import Random
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -43,9 +44,9 @@ class General:
 
     def __init__(self, order: Ordering) -> None:
         self._order = order
-        order.forward.submit = self.submit  # type: ignore[method-assign]
-        order.sequencer.on_forward = self.on_forward  # type: ignore[method-assign]
-        order.decided = self.decided  # type: ignore[method-assign]
+        order.forward.submit = self.submit  # type: ignore[method-assign]  # of this object alone
+        order.sequencer.on_forward = self.on_forward  # type: ignore[method-assign]  # of this object alone
+        order.decided = self.decided  # type: ignore[method-assign]  # of this object alone
 
     def submit(self, event: Submitted) -> None:
         forward = self._order.forward
@@ -186,7 +187,7 @@ class Clients:
         epoch = (line.epoch if line else 1) + chance.choice((0,) * 14 + (-1, 1))
         base = line.sequence if line and line.epoch == epoch else 0
         sequence = max(self._next[number, epoch], base) if chance.random() < 0.9 else base
-        fields = {
+        fields: dict[str, Any] = {
             "producer": number,
             "epoch": epoch,
             "first_sequence": max(1, sequence + 1 + chance.choice((0,) * 12 + (-1, 1, 5))),
@@ -195,8 +196,8 @@ class Clients:
         staged = [(position, one) for position, one in state.staged.items() if one.producer == number]
         if staged and chance.random() < 0.3:
             position, one = chance.choice(staged)
-            times = {"min_timestamp": one.first_time, "max_timestamp": one.last_time}
-            frame = Frame(Kind.TXN, encode_body(TxnBody((position,), (one.count,))), count=one.count, **fields, **times)
+            fields |= {"count": one.count, "min_timestamp": one.first_time, "max_timestamp": one.last_time}
+            frame = Frame(Kind.TXN, encode_body(TxnBody((position,), (one.count,))), **fields)
         else:
             flags = STAGED if chance.random() < 0.15 else 0
             frame = Frame(Kind.BATCH, bytes(chance.choice((0, 8, 900))), flags=flags, count=chance.randint(1, 3), **fields)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from random import Random
 
 import pytest
@@ -149,9 +150,10 @@ class Side:
         self.member: Member = self.group.members["g2"]
         layers = self.member.stack.layers
         self.window, self.receiver, self.received = layers.context.window, layers.order.receiver, layers.order.received
+        self.repair = layers.repair
         if general:
-            self.receiver._append_in_sequence = lambda frames: 0  # type: ignore[method-assign]
-            layers.repair.end_of_step = layers.repair.requester.update  # type: ignore[method-assign]
+            self.receiver._append_in_sequence = lambda frames: 0  # type: ignore[method-assign]  # of this object alone
+            self.repair.end_of_step = self.repair.requester.update  # type: ignore[method-assign]  # of this object alone
         if limited:
             self.receiver._window_bytes_max = BYTES_MAX
         self.error = ""
@@ -165,12 +167,16 @@ class Side:
 
     def persisted(self) -> list[bytes]:
         count = len(self.member.history)
-        self._guarded(lambda: self.group.persisted(self.member))
-        return [action for _, _, actions in self.member.history[count:] for action in actions]
 
-    def _guarded(self, call: object) -> list[bytes]:
+        def actions() -> list[bytes]:
+            self.group.persisted(self.member)
+            return [action for _, _, actions in self.member.history[count:] for action in actions]
+
+        return self._guarded(actions)
+
+    def _guarded(self, call: Callable[[], list[bytes]]) -> list[bytes]:
         try:
-            return call()  # type: ignore[operator,no-any-return]  # a function without arguments
+            return call()
         except (FormatError, InvariantViolated) as error:
             self.error = f"{type(error).__name__}: {error}"
             return []
@@ -184,6 +190,7 @@ class Side:
             "counts": (receiver.highest, receiver.streamed, receiver.discarded, receiver._buffered_bytes),
             "buffered": {position: frame.to_bytes() for position, frame in receiver._buffered.items()},
             "received": table(self.received),
+            "asks at": self.repair.requester.deadline_us,
             "error": self.error,
         }
 

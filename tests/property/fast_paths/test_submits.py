@@ -11,6 +11,7 @@ import pyarrow as pa
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.unit.log.history import Compression
 from tutti import limits
 from tutti.data.client_protocol import INLINE_BYTES_MAX, SUBMIT, decode_lone_submit, decode_submit, encode_submit
 from tutti.data.frames.bodies import TxnBody, encode_body
@@ -56,7 +57,7 @@ def batch(chance: Random) -> Frame:
         pa.array(headers, HEADERS) if headers else no_headers(count),
     ]
     records = pa.record_batch(columns, schema=BATCH_SCHEMA)
-    compression = chance.choice((None,) * 8 + ("lz4", "zstd"))
+    compression: Compression = chance.choice((*[None] * 8, "lz4", "zstd"))
     body = bytes(encode_batch(records, compression))
     low, high = timestamp_range(records.column(2))
     return Frame(
@@ -126,9 +127,10 @@ def general(data: bytes) -> Frame | None:
 
 
 def fields(frame: Frame | None) -> dict[str, object] | None:
-    return frame and {
-        name: bytes(value) if isinstance(value := getattr(frame, name), memoryview) else value for name in Frame.__slots__
-    }
+    if frame is None:
+        return None
+    values = {name: getattr(frame, name) for name in Frame.__slots__}
+    return {**values, "body": bytes(frame.body)}
 
 
 @given(st.integers(0, 2**32))

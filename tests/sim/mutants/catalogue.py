@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tests.sim.mutants.atomic import ATOMIC
 from tests.sim.mutants.catch_up import CATCH_UP
+from tests.sim.mutants.fast_paths import FAST_PATHS
 from tests.sim.mutants.force import FORCE
 from tests.sim.mutants.indexes import INDEXES
 from tests.sim.mutants.lanes import LANES
@@ -27,6 +28,7 @@ MUTANTS: tuple[Mutant, ...] = (
     *TRIMS,
     *TRANSACTIONS,
     *INDEXES,
+    *FAST_PATHS,
 )
 
 

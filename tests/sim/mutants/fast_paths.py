@@ -1,6 +1,8 @@
-"""Mutants of the fast paths: each check of a loop that handles the frequent case. Property tests compare each with the general path."""
+"""Mutants of the fast paths, one for each check. Property tests compare each fast path with the general path beside it."""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 from tests.sim.mutants.mutant import Mutant
 from tests.sim.mutants.patch import Edit
@@ -9,12 +11,18 @@ from tutti.data.frames import plain_body
 from tutti.data.log_state import LogState
 from tutti.zmtp.frame_reader import FrameReader
 from tutti.zmtp.send_queue import SendQueue
+from tutti_gateway.core import frame_runs
 from tutti_gateway.core.order.forward_table import ForwardTable
 from tutti_gateway.core.order.layer import Ordering
 from tutti_gateway.core.order.received_table import ReceivedTable
 from tutti_gateway.core.order.receiver import Receiver
 from tutti_gateway.core.order.sequencer import Sequencer
+from tutti_gateway.core.pending_window import Window
+from tutti_gateway.core.repair.layer import Repair
+from tutti_gateway.log.write.indexer import Indexer
+from tutti_gateway.log.write.segment import Segment
 from tutti_gateway.node.clients import batch_validation
+from tutti_gateway.node.clients.request_handler import RequestHandler
 
 _PROPERTIES = "tests/property/fast_paths/"
 _SUBMITS = f"{_PROPERTIES}test_submits.py::test_one_plain_batch_is_accepted_exactly_if_the_general_path_accepts_it"
@@ -24,6 +32,12 @@ _SENDER = f"{_PROPERTIES}test_zmtp.py::test_a_message_sent_at_once_leaves_like_o
 _RECEIVER = f"{_PROPERTIES}test_receiver.py::test_frames_in_sequence_are_appended_as_if_each_had_been_buffered"
 _ORDERING = f"{_PROPERTIES}test_ordering.py::test_batches_of_many_clients_are_ordered_and_answered_as_the_tables_say_for_each"
 _TABLE = f"{_PROPERTIES}test_ordering.py::test_the_received_table_accepts_a_batch_exactly_if_it_follows"
+_RUNS = f"{_PROPERTIES}test_frames.py::test_runs_are_as_long_as_the_limits_allow"
+_ROWS = f"{_PROPERTIES}test_frames.py::test_index_rows_of_many_frames_equal_those_of_few"
+_WINDOW = "tests/unit/core/test_pending_window.py::test_a_frame_out_of_order_or_of_another_chain_is_refused"
+_WRITER = "tests/unit/log/write/test_writer.py::test_a_frame_that_does_not_continue_the_log_is_never_written"
+_OFFSETS = "tests/unit/log/write/test_writer.py::test_an_offset_other_than_that_of_the_protocol_is_found"
+_GATE = f"{_PROPERTIES}test_request_handler.py::test_messages_have_the_same_events_answers_and_counts_without_the_fast_path"
 _STATE = f"{_PROPERTIES}test_log_state.py::test_a_run_gives_the_offsets_the_state_and_the_error_of_its_frames_one_by_one"
 
 
@@ -82,6 +96,20 @@ def _table(name: str, old: str, new: str = "") -> Mutant:
     return Mutant(f"table-{name}", "4.3", rule, [Edit(ReceivedTable, "apply", old, new)], proof=_TABLE)
 
 
+def _seam(name: str, changes: Sequence[Edit], proof: str) -> Mutant:
+    return Mutant(f"seam-{name}", "3", "frames continue the end of the log where they meet it", changes, proof=proof)
+
+
+def _index(name: str, old: str, new: str, proof: str = "") -> Mutant:
+    rule = "rows of many frames are those of few"
+    return Mutant(f"rows-{name}", "6", rule, [Edit(Indexer, "_index", old, new)], proof=proof or _ROWS)
+
+
+def _gate(name: str, old: str, new: str, function: str = "receive") -> Mutant:
+    rule = "a batch on the fast path is authorized, counted and limited as any other one"
+    return Mutant(f"gate-{name}", "3", rule, [Edit(RequestHandler, function, old, new)], proof=_GATE)
+
+
 FAST_PATHS = (
     _lone("mode", "(mode, count, magic,", "(0, count, magic,"),
     _lone("count", "(mode, count, magic,", "(mode, 1, magic,"),
@@ -120,6 +148,17 @@ FAST_PATHS = (
     _body("no-keys", "check_plain", "not layout.key_size and body[", "not layout.key_size or body["),
     _body("no-headers", "check_plain", "if not keys or body[layout.headers", "if not keys and body[layout.headers"),
     _body("one-time", "check_plain", "high = low", "high = frame.max_timestamp"),
+    _gate("form", "kind == SUBMIT == session.form", "kind == SUBMIT"),
+    _gate("parts", "SUBMIT == session.form and len(parts) == 1", "SUBMIT == session.form"),
+    _gate("valid", " and lone_valid(lone)", ""),
+    _gate("authorized", " and (self._authorizer is None or self._known(session, lone))", ""),
+    _gate("bytes", f"counters.bytes += size\n{' ' * 24}counters.frames += 1", "counters.frames += 1"),
+    _gate("frames", "counters.frames += 1", "pass"),
+    _gate("records", "counters.records += lone.count", "pass"),
+    _gate("session", "sessions.append(session.number)", "sessions.append(1)"),
+    _gate("producer", "frame.producer in session.producers and ", "", "_known"),
+    _gate("topic", " and frame.topic in session.topics", "", "_known"),
+    _gate("quota", " and not self._quotas.applies_to(session.access)", "", "_known"),
     _state("kind", "frame.kind == _BATCH\n", "True\n"),
     _state("staged", "and not frame.flags & STAGED", ""),
     _state("first-of-a-topic", "and topic.first_offset >= 0", ""),
@@ -238,4 +277,41 @@ FAST_PATHS = (
     _table("topic", "or not 0 < frame.topic < self.next_topic", ""),
     _table("opening", "    if line.state is not LineState.OPEN:\n        line.on(LineInput.BATCH)\n", ""),
     _table("staged", "if frame.transactional:", "if False:"),
+    _seam("window-position", [Edit(Window, "extend", "frame.position != end or ", "")], _WINDOW),
+    _seam("window-chain", [Edit(Window, "extend", "(frame is frames[0] and not chained(frame, self.chain))", "False")], _WINDOW),
+    _seam("segment-position", [Edit(Segment, "fitting", "frame.position != position + 1 or ", "")], _WRITER),
+    _seam("segment-chain", [Edit(Segment, "fitting", " or not chained", "")], _WRITER),
+    _index("newest-void", " and frame.position not in aborted", ""),
+    _index("newest-staged", " and not frame.flags & STAGED", ""),
+    _index("newest-kind", "frame.kind in SEQUENCED and", "True and"),
+    _index("ticks", "if frame.kind == _TICK", "if False"),
+    _index("offsets", "if found != tuple(offsets):", "if False:", _OFFSETS),
+    Mutant(
+        "split-frames",
+        "4.3",
+        "a run has no more frames than a message may have",
+        [Edit(frame_runs, "split_runs", "if len(frames) <= limits.FRAMES_A_MESSAGE_MAX:", "if True:")],
+        proof=_RUNS,
+    ),
+    Mutant(
+        "split-bytes",
+        "4.3",
+        "a run has no more bytes than a message may have",
+        [Edit(frame_runs, "split_runs", "size <= bytes_max", "True")],
+        proof=_RUNS,
+    ),
+    Mutant(
+        "repair-waits",
+        "4.2",
+        "the wait for a frame ends when the frame has arrived",
+        [Edit(Repair, "end_of_step", " and self.requester.deadline_us is None", "")],
+        proof=_RECEIVER,
+    ),
+    Mutant(
+        "repair-gaps",
+        "4.2",
+        "a wait begins when a frame is missing",
+        [Edit(Repair, "end_of_step", "not self._receiver.gaps and ", "")],
+        proof=_RECEIVER,
+    ),
 )

@@ -183,6 +183,21 @@ def test_a_frame_that_does_not_continue_the_log_is_never_written(tmp_path: Path)
     close()
 
 
+@pytest.mark.parametrize("count", [3, 40])
+def test_an_offset_other_than_that_of_the_protocol_is_found(tmp_path: Path, count: int) -> None:
+    history = sample(40)
+    writer, _, close = opened(tmp_path)
+    writer.append(history.frames)
+    writer.sync()
+    up_to = history.settled(count + 5)
+    frames = history.frames[:up_to]
+    offsets = history.offsets_of(frames)
+    offsets[-1] += 1
+    with pytest.raises(InvariantViolated, match=f"at offset {offsets[-1]}, but the log computes offset {offsets[-1] - 1}"):
+        writer.decided(frames, offsets, history.void)
+    close()
+
+
 def test_segments_begin_when_everything_before_is_durable(tmp_path: Path) -> None:
     history = sample(120, size=4000)
     storage = Watched()
