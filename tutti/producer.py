@@ -412,7 +412,8 @@ class Producer:
         if io is None:
             return "<Producer never opened>"
         found = io.stats()
-        state = "closed" if self._closed else f"connected to {found.gateway}" if found.connected else "connecting"
+        ended = "closed" if self._closed else "ended" if io.ended else ""
+        state = ended or (f"connected to {found.gateway}" if found.connected else "connecting")
         counts = f"epoch {found.epoch}, {found.records_buffered} records undelivered"
         return f"<{type(self).__name__} {self.name!r} of {self._url}, {state}, {counts}>"
 

@@ -375,6 +375,8 @@ class Reader:
     def close(self) -> None:
         """Release connections and files. Afterwards, `position` and `end` stay valid, and every other call raises `UsageError`."""
         self._closed = True
+        if self._gateways is not None:
+            self._gateways.end("the reader is closed")
         self._table_batches.clear()
         self._cursor.close()
         self._source.close()
@@ -389,11 +391,13 @@ class Reader:
 
     def __repr__(self) -> str:
         """Return a one-line description: name, origin of the records, state, gateway, position and end."""
-        found = self.stats()
+        return self._description("Reader", self.stats())
+
+    def _description(self, kind: str, found: ReaderStats) -> str:
         state = "closed" if self._closed else f"connected to {found.gateway}" if found.connected else "without a gateway"
         name = f" {found.name!r}" if found.name else ""
         place = f"position {found.position}, end {self.end}" if found.position is not None else f"of lanes, lag {found.lag}"
-        return f"<Reader{name} of {self._origin}, {state}, {place}>"
+        return f"<{kind}{name} of {self._origin}, {state}, {place}>"
 
     def _check_open(self) -> None:
         if self._closed:

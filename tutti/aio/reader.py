@@ -214,7 +214,7 @@ class AsyncReader:
         return replace(stats, position=self._position, lag=None if stats.lag is None else stats.lag + ahead)
 
     def __repr__(self) -> str:
-        return f"<AsyncReader {'not open' if self._reader is None else repr(self._reader)}>"
+        return "<AsyncReader not open>" if self._reader is None else self._reader._description("AsyncReader", self.stats())
 
     def __aiter__(self) -> Self:
         """Return the reader itself, which continues at its position."""

@@ -26,6 +26,7 @@ class Condition(enum.Enum):
     UNREACHABLE = "unreachable"  # the client has tried every gateway, and none answers
     NO_QUORUM = "no quorum"  # the client has tried every gateway, and none of those that answer has a majority of the group
     STALLED = "stalled"  # the gateway answers, but the records get no outcome
+    ENDED = "ended"  # the client is closed, or the gateways refuse it; another line or an exception reports the reason
 
 
 class Event(enum.Enum):
@@ -71,6 +72,8 @@ LINES: dict[tuple[Condition, Event], tuple[Condition, int, str]] = {
     (Condition.STALLED, Event.CONNECTED): _RECOVERED,
     (Condition.STALLED, Event.LOST): _LOST,
     (Condition.STALLED, Event.REDIRECTED): _REDIRECTED,
+    (Condition.ENDED, Event.CONNECTED): _RECOVERED,
+    (Condition.ENDED, Event.NONE_ANSWERS): _UNREACHABLE,
 }
 
 
@@ -107,6 +110,12 @@ class ConnectionLog:
     def outage(self, now: float) -> float:
         """Return the seconds since the outage began; 0 while the client is connected."""
         return 0.0 if self.connected else max(0.0, now - self._since)
+
+    def end(self, now: float) -> None:
+        """Begin an outage at `now` without a line, because the client was closed or the gateways refuse it."""
+        if self.connected:
+            self._begin_outage(now)
+        self.condition = Condition.ENDED
 
     def on(self, event: Event, now: float, cause: str = "", *, where: str = "", since: float | None = None) -> None:
         """Log the change that an event makes; nothing if it makes none.

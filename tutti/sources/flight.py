@@ -23,7 +23,7 @@ from tutti.common.gateway_url import Address, parse_url
 from tutti.data.gateway_states import CUT_OFF
 from tutti.data.names import check_name
 from tutti.data.scan_request import ScanBatch, ScanRequest, check_topics
-from tutti.errors import Behind, ConfigError, FormatError, Refused, TuttiError, Unavailable
+from tutti.errors import Behind, ConfigError, FormatError, NotAllowed, Refused, TuttiError, Unavailable
 from tutti.io.admin import RequestClient
 from tutti.io.endpoints import Endpoints
 from tutti.sources.flight_pool import FLIGHT_EXCEPTIONS, client_of, drop_client, lacks_field, perform_action, translate
@@ -36,6 +36,13 @@ _METADATA_KEY = b"tutti"
 _SLACK_S = limits.BEHIND_WAIT_US_MAX / 1e6 + 3.0  # time for an answer to arrive, in addition to the requested wait
 #: States in which another gateway may have more of the log.
 _MAY_LAG = CUT_OFF | {"joining"}  # "joining" is not in CUT_OFF, because a joining gateway catches up while a reader waits
+#: Why a reader leaves a gateway, by the state of the gateway.
+_LEFT = {
+    "minority": "the gateway has no majority of its group",
+    "halted": "the gateway has halted",
+    "joining": "the gateway is still catching up",
+    "unknown": "the gateway does not answer its reads process",
+}
 _SLACK_S_MIN = limits.ADDRESS_TIMEOUT_US / 1e6  # lower bound of `_SLACK_S` for callers with a shorter `patience`
 
 LOG = logging.getLogger("tutti.client.reader")
@@ -61,7 +68,7 @@ class FlightSource:
     Attributes:
         seen: highest frontier that an answer has contained; no later answer has a lower one.
         connection: logs each change of the connection once.
-        last_error: the last failure of a gateway.
+        last_error: the last failure of a gateway; empty if a gateway has answered since, and a majority has confirmed its frontier.
 
     Raises (all methods):
         Unavailable: no gateway answered in time; the message lists the failure of each.
@@ -93,6 +100,7 @@ class FlightSource:
         self._patience = patience
         self.seen = seen
         self.last_error = ""
+        self._answered: Address | None = None  # the gateway of the last answer
         self._log = log
         self.connection = ConnectionLog(LOG, subject, time.monotonic())
         self._no_quorum = False  # True if the last line about the quorum reports its loss
@@ -176,7 +184,7 @@ class FlightSource:
                 cut_off[current] = state
                 return
             if cut_off and current not in cut_off:
-                self.connection.on(Event.REDIRECTED, now, f"the gateway is {next(iter(cut_off.values()))}")
+                self.connection.on(Event.REDIRECTED, now, _left(next(iter(cut_off.values()))))
                 self.connection.on(Event.CONNECTED, now, where=self._where)
             cut_off.clear()
             self._report_quorum(found=True, offset=offset)
@@ -191,12 +199,14 @@ class FlightSource:
             return
         subject = f"{self.subject}: " if self.subject else ""
         if found:
+            self.last_error = ""
             LOG.info("%sgateway at %s confirms its frontier with a majority again", subject, self._route.current)
         else:
-            LOG.warning(
-                "%sno gateway can confirm its frontier with a majority: reading to offset %d, other gateways may have more (%s)",
-                subject, offset, self._route.summary(),
-            )  # fmt: skip
+            self.last_error = (
+                f"no gateway can confirm its frontier with a majority: reading to offset {offset}, other gateways may have more "
+                f"({self._route.summary()})"
+            )
+            LOG.warning("%s%s", subject, self.last_error)
 
     def _request_frontier(self, beyond: int | None, wait: float, patience: float | None) -> Frontier:
         """Send one request for the frontier, and update the known gateways from its answer."""
@@ -228,7 +238,7 @@ class FlightSource:
             if current in no_majority or len(self._route.addresses) == len(no_majority) + 1:
                 return False
             no_majority.add(current)
-            self._route.advance(f"the gateway is {state}")
+            self._route.advance(_left(state))
         return True
 
     def plan(self, request: ScanRequest, splits: int | None = None, split_bytes: int | None = None) -> list[Range]:
@@ -334,11 +344,14 @@ class FlightSource:
             except Unavailable as error:
                 now = time.monotonic()
                 failing_since = now if failing_since is None else failing_since
-                # report `Behind` if any gateway lags, because that is more informative than unreachable gateways
+                # Report `Behind` if any gateway lags, because that is more informative than unreachable gateways.
                 kind = Behind if isinstance(error, Behind) else kind
                 until = failing_since + self._patience
                 until = until if request.time_left is None else min(until, now + request.time_left())
                 self._fail_over(str(error), until, until - failing_since, kind)
+            except NotAllowed as error:
+                self.end(f"{self._route.current}: {error}")
+                raise
 
     def _stream(self, ticket: bytes) -> Generator[pa.RecordBatch]:
         """Yield the batches of one stream. Convert Flight's errors to `TuttiError`, but not errors that the consumer throws in."""
@@ -420,6 +433,9 @@ class FlightSource:
             except Unavailable as error:
                 kind = Behind if isinstance(error, Behind) else kind
                 self._fail_over(str(error), began + patience, patience, kind)
+            except NotAllowed as error:
+                self.end(f"{self._route.current}: {error}")
+                raise
 
     def _location(self) -> str:
         """Return the reads port of the current gateway, from the cache or from a request to its client port."""
@@ -448,6 +464,9 @@ class FlightSource:
         with self._lock:
             self._route.record("connected")
             self._route.reset_delay()
+            self._answered = self._route.current
+            if not self._no_quorum:
+                self.last_error = ""
             if not self.connection.connected:  # a running scan calls this method for each batch
                 self.connection.on(Event.CONNECTED, time.monotonic(), where=self._where)
 
@@ -481,10 +500,17 @@ class FlightSource:
             connection.on(Event.NONE_ANSWERS, now, self._route.summary())
         connection.remind(now, results=self._route.summary() if now >= connection.due else "")
 
+    def end(self, reason: str) -> None:
+        """Report an outage in the statistics: the reader is closed, or the gateways refuse it. The next answer ends the outage."""
+        with self._lock:
+            self.last_error = reason
+            self.connection.end(time.monotonic())
+
     @property
     def gateway(self) -> str:
-        """The address of the current gateway; empty during an outage."""
-        return str(self._route.current) if self.connection.connected else ""
+        """The address of the gateway that answered last; empty during an outage."""
+        # Not the current address of the route, which a reader without a majority changes for each request.
+        return str(self._answered or self._route.current) if self.connection.connected else ""
 
     def _check_log(self, log: str) -> str:
         if self._log and log and log != self._log:
@@ -501,3 +527,8 @@ class FlightSource:
         with self._lock:
             self.seen = max(self.seen, offset)
         return offset
+
+
+def _left(state: str) -> str:
+    """Return why a reader leaves a gateway that is in `state`."""
+    return _LEFT.get(state, f"the gateway is {state}")
