@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Literal, Self
+from typing import TYPE_CHECKING, Any, Literal, Self
 
 import pyarrow as pa
 
@@ -20,7 +20,8 @@ from tutti.batching.accumulator import Accumulator
 from tutti.batching.appender import with_fast_path
 from tutti.batching.encoder import Compression, check_progress, check_record, validated_batch
 from tutti.batching.options import check_bytes, checked_options
-from tutti.batching.receipt import Header, OnDelivery, Receipt, Resume, Spooled, check_callback, reject_in_callback
+from tutti.batching.future import check_callback, is_plain
+from tutti.batching.receipt import Header, OnDelivery, Receipt, Resume, Spooled, reject_in_callback
 from tutti.common.credentials import Credentials, given
 from tutti.common.deadlines import check_seconds, check_wait
 from tutti.common.gateway_url import SCHEME, default_noted, url_or_default
@@ -30,7 +31,7 @@ from tutti.data.names import check_name, nameless_name
 from tutti.delivery.ordered import OrderedDelivery
 from tutti.delivery.session import Identity
 from tutti.delivery.unordered import UnorderedDelivery
-from tutti.errors import Unavailable, UsageError
+from tutti.errors import Unavailable, UsageError, misuse
 from tutti.fork_and_exit import register, tune_allocator
 from tutti.io.producer_io import ProducerIO
 from tutti.sources.query_wait import QueryWait
@@ -239,7 +240,7 @@ class Producer:
             if appenders and timestamp is None and progress is None and not headers:
                 if key is None and on_delivery is None and value.__class__ is bytes:
                     receipt = appenders[topic](value)
-                elif on_delivery is None or callable(on_delivery):
+                elif on_delivery is None or is_plain(on_delivery):
                     receipt = appenders[topic]((value, key, on_delivery))
                 if receipt is not None:
                     return receipt
@@ -449,6 +450,9 @@ class Producer:
             for accumulator in self._io.accumulators:
                 accumulator.close()
             self._io.stop()
+
+    if not TYPE_CHECKING:  # a type checker reports this use
+        __aenter__ = __aexit__ = misuse("a Producer needs `with`: use `with Producer(...) as p`, or `async with AsyncProducer(...)`")
 
     def __enter__(self) -> Self:
         """Return the producer itself."""

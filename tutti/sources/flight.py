@@ -46,6 +46,7 @@ _LEFT = {
 _SLACK_S_MIN = limits.ADDRESS_TIMEOUT_US / 1e6  # lower bound of `_SLACK_S` for callers with a shorter `patience`
 
 LOG = logging.getLogger("tutti.client.reader")
+NO_ANSWER = "no gateway answered a read"
 _locations: dict[tuple[int, Address], str] = {}  # (process id, gateway address) -> location of the gateway's reads port
 
 
@@ -106,6 +107,7 @@ class FlightSource:
         self._no_quorum = False  # True if the last line about the quorum reports its loss
         self._cut_off: dict[Address, str] = {}  # state of each gateway that has answered since the majority was lost
         self._stale = False  # True if no gateway could confirm the last frontier
+        self._interrupted = False
         self._lock = threading.Lock()
 
     @property
@@ -473,6 +475,7 @@ class FlightSource:
     def _fail_over(self, reason: str, deadline: float, seconds: float, kind: type[Unavailable] = Unavailable) -> None:
         """Switch to the next gateway after a failure; raise `kind` if the deadline (monotonic seconds) has passed."""
         now = time.monotonic()
+        deadline = now if self._interrupted else deadline
         with self._lock:
             # The gateway may have another reads port after a restart, so the next attempt must not use the cached port.
             location = _locations.pop((os.getpid(), self._route.current), None)
@@ -484,11 +487,13 @@ class FlightSource:
         left = deadline - time.monotonic()
         if left <= 0:
             results = f"{self._route.summary()}{self._route.advice()}"
-            raise kind(f"no gateway answered a read within {round(seconds, 2):g} s: {results}")
+            raise kind(f"{NO_ANSWER} within {round(seconds, 2):g} s: {results}")
         time.sleep(min(max(wait, limits.RETRY_US_MIN / 1e6), left))
 
     def _report_failure(self, reason: str, now: float) -> None:
         """Log a failure if it changes the condition of the connection. Called with the lock."""
+        if self._interrupted:
+            return  # nobody waits for this reader any more
         connection, rounds = self.connection, self._route.rounds
         # A gateway without a majority still answers, so the failures of others mean an outage only after a complete round.
         if self._cut_off and rounds < 2:
@@ -499,6 +504,10 @@ class FlightSource:
         elif rounds:
             connection.on(Event.NONE_ANSWERS, now, self._route.summary())
         connection.remind(now, results=self._route.summary() if now >= connection.due else "")
+
+    def interrupt(self) -> None:
+        """End a search for a gateway in another thread: it raises `Unavailable` after its current attempt, and logs nothing more."""
+        self._interrupted = True
 
     def end(self, reason: str) -> None:
         """Report an outage in the statistics: the reader is closed, or the gateways refuse it. The next answer ends the outage."""
