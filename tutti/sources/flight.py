@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from datetime import datetime
+from math import inf
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
@@ -43,6 +44,7 @@ _LEFT = {
     "joining": "the gateway is still catching up",
     "unknown": "the gateway does not answer its reads process",
 }
+_CALL_S_MIN = 0.1  # shortest time limit of one request
 _SLACK_S_MIN = limits.ADDRESS_TIMEOUT_US / 1e6  # lower bound of `_SLACK_S` for callers with a shorter `patience`
 
 LOG = logging.getLogger("tutti.client.reader")
@@ -145,7 +147,8 @@ class FlightSource:
             # Only the first request of a round is a long poll: after a gateway without a majority, ask the others without a wait.
             wait = 0.0 if no_majority else min(left, limits.ANSWER_WAIT_US_MAX / 1e6)
             try:
-                found = self._request_frontier(beyond, wait, patience)
+                # A long poll that has lasted for some time leaves less patience for a search.
+                found = self._request_frontier(beyond, wait, patience if beyond is None or patience is None else min(patience, left))
             except Unavailable:
                 if best is None or (beyond is not None and not no_majority):
                     raise  # raised if no gateway of this round has answered
@@ -215,7 +218,7 @@ class FlightSource:
         body: Body = {**self._lane_field}
         if beyond is not None:
             body |= {"beyond": beyond, "timeout_ms": int(wait * 1000)}
-        slack = _SLACK_S if patience is None else min(_SLACK_S, max(patience, _SLACK_S_MIN))
+        slack = _SLACK_S if patience is None else min(_SLACK_S, max(patience - wait, _SLACK_S_MIN))
         answer = self._request("frontier", body, wait + slack, patience, linearizable=beyond is None)
         gateways = answer.get("gateways")
         if gateways:
@@ -324,14 +327,15 @@ class FlightSource:
         position = request.start
         failing_since: float | None = None
         kind = Unavailable
+        left = inf  # as in `_call`
         # Request an empty range too, because the gateway then checks that the topics exist.
         while position < request.end or (position == request.end == request.start):
             ticket = orjson.dumps({"start": position, "end": request.end, **fields, **self._guard_fields()})
             reopen_at = time.monotonic() + limits.STREAM_US_MAX / 2e6
             try:
-                with contextlib.closing(self._stream(ticket)) as stream:
+                with contextlib.closing(self._stream(ticket, left)) as stream:
                     for batch in stream:
-                        failing_since, kind = None, Unavailable  # the patience restarts with each batch
+                        failing_since, kind, left = None, Unavailable, inf  # the patience restarts with each batch
                         found = request.scan_batch(batch, position)
                         position = found.next
                         yield found
@@ -351,16 +355,17 @@ class FlightSource:
                 until = failing_since + self._patience
                 until = until if request.time_left is None else min(until, now + request.time_left())
                 self._fail_over(str(error), until, until - failing_since, kind)
+                left = until - time.monotonic()
             except NotAllowed as error:
                 self.end(f"{self._route.current}: {error}")
                 raise
 
-    def _stream(self, ticket: bytes) -> Generator[pa.RecordBatch]:
+    def _stream(self, ticket: bytes, left: float) -> Generator[pa.RecordBatch]:
         """Yield the batches of one stream. Convert Flight's errors to `TuttiError`, but not errors that the consumer throws in."""
         stream = None
         try:
             try:
-                client, headers = client_of(self._location(), self._credentials)
+                client, headers = client_of(self._location(left), self._credentials)
                 options = flight.FlightCallOptions(timeout=limits.STREAM_US_MAX / 1e6, headers=headers)
                 stream = client.do_get(flight.Ticket(ticket), options)
                 # The schema contains the log's uuid and arrives first, so this check rejects another log before its first record.
@@ -423,11 +428,12 @@ class FlightSource:
     def _call(self, call: Callable[[Any, Any], Answer], seconds: float, patience: float) -> Answer:
         """Call one gateway after another until one answers, at most `seconds` for each call and `patience` seconds in all."""
         began, kind = time.monotonic(), Unavailable
+        left = inf  # the first attempt has its full time even if the caller has less patience
         while True:
             try:
-                client, headers = client_of(self._location(), self._credentials)
+                client, headers = client_of(self._location(left), self._credentials)
                 try:
-                    answer = call(client, flight.FlightCallOptions(timeout=seconds, headers=headers))
+                    answer = call(client, flight.FlightCallOptions(timeout=max(min(seconds, left), _CALL_S_MIN), headers=headers))
                 except FLIGHT_EXCEPTIONS as error:
                     raise translate(error) from error
                 self._report_success()
@@ -435,16 +441,23 @@ class FlightSource:
             except Unavailable as error:
                 kind = Behind if isinstance(error, Behind) else kind
                 self._fail_over(str(error), began + patience, patience, kind)
+                left = began + patience - time.monotonic()
             except NotAllowed as error:
                 self.end(f"{self._route.current}: {error}")
                 raise
 
-    def _location(self) -> str:
-        """Return the reads port of the current gateway, from the cache or from a request to its client port."""
+    def _location(self, left: float) -> str:
+        """Return the reads port of the current gateway, from the cache or from a request to its client port.
+
+        The request takes at most `left` seconds, and the probe of a port that does not answer a second more.
+        """
         address = self._route.current
         location = _locations.get((os.getpid(), address))
         if location is None:
-            with RequestClient([address], _SLACK_S_MIN, rounds=1, credentials=self._credentials) as client:
+            with self._lock:
+                limit = self._route.begin_attempt()
+            limit, probes = max(min(limit, left), _CALL_S_MIN), limits.ADDRESS_TIMEOUT_US / 1e6 <= min(limit, left)
+            with RequestClient([address], limit, rounds=1, probes=probes, credentials=self._credentials) as client:
                 try:
                     welcome = client.welcome()
                 except (ConfigError, Unavailable) as error:
