@@ -90,6 +90,8 @@ ADDRESSES_MAX = 64  # gateways in one url
 # target size of an open batch of a producer; batches of half this size take 25 % more CPU time (records of 100 B)
 BATCH_BYTES = 512 * KIB
 BATCH_BYTES_MAX = 4 * MIB
+# the records of one batch of a producer with a quota: what the quota allows in this time, so that outcomes come steadily
+QUOTA_BATCH_US = 100_000
 BUFFER_BYTES = 32 * MIB  # bytes of one producer's records without an outcome
 BUFFER_BYTES_MIN = 64 * KIB
 SUBMIT_BYTES = MIB  # small frames that a client sends in one message

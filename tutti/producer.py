@@ -338,7 +338,8 @@ class Producer:
                 if io.lanes is None:
                     # Create the accumulator under the lock, because two threads may send their first unordered records at once.
                     accumulator = Accumulator(first.options)
-                    accumulator.frame_bytes_max, accumulator.raw_bytes_max = first.frame_bytes_max, first.raw_bytes_max
+                    if (welcome := self._delivery.session.welcome) is not None:
+                        accumulator.set_limits(welcome)
                     io.add_lanes(UnorderedDelivery(io.delivery, accumulator, lambda: secrets.token_bytes(16)))
                     self._unordered_appenders = accumulator.appenders
         return io.accumulators[1]

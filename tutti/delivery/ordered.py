@@ -166,8 +166,7 @@ class OrderedDelivery(Sender):
         match answer:
             case client_protocol.Welcome():
                 self.window.bytes_max = answer.window_bytes
-                self.accumulator.frame_bytes_max = min(answer.frame_bytes_max, limits.BODY_BYTES_MAX)
-                self.accumulator.raw_bytes_max = min(answer.raw_bytes_max, limits.RAW_BYTES_MAX)
+                self.accumulator.set_limits(answer)
                 self._on_welcome(answer, now)
             case client_protocol.EpochOpened():
                 self._active = now
