@@ -19,14 +19,14 @@ from tutti import limits
 from tutti.batching.accumulator import Accumulator
 from tutti.batching.appender import with_fast_path
 from tutti.batching.encoder import Compression, check_progress, check_record, validated_batch
-from tutti.batching.options import check_bytes, checked_options
 from tutti.batching.future import check_callback, is_plain
+from tutti.batching.options import check_bytes, checked_options
 from tutti.batching.receipt import Header, OnDelivery, Receipt, Resume, Spooled, reject_in_callback
 from tutti.common.credentials import Credentials, given
 from tutti.common.deadlines import check_seconds, check_wait
 from tutti.common.gateway_url import SCHEME, default_noted, url_or_default
 from tutti.common.reentrancy import is_from_call
-from tutti.common.stats import ProducerStats
+from tutti.common.stats import ProducerStats, records_text
 from tutti.data.names import check_name, nameless_name
 from tutti.delivery.ordered import OrderedDelivery
 from tutti.delivery.session import Identity
@@ -416,7 +416,7 @@ class Producer:
         found = io.stats()
         ended = "closed" if self._closed else "ended" if io.ended else ""
         state = ended or (f"connected to {found.gateway}" if found.connected else "connecting")
-        counts = f"epoch {found.epoch}, {found.records_buffered} records undelivered"
+        counts = f"epoch {found.epoch}, {records_text(found.records_buffered)} undelivered"
         return f"<{type(self).__name__} {self.name!r} of {self._url}, {state}, {counts}>"
 
     def __bool__(self) -> bool:
@@ -446,14 +446,16 @@ class Producer:
             # Keep the accumulators open during the flush, because callbacks may send until all records have outcomes.
             left = self._io.flush(timeout)
             if left and self._spool is None:
-                LOG.error("producer %s was closed with %d records not delivered", self.name, left)
+                LOG.error("producer %r was closed with %s not delivered", self.name, records_text(left))
         finally:
             for accumulator in self._io.accumulators:
                 accumulator.close()
             self._io.stop()
 
     if not TYPE_CHECKING:  # a type checker reports this use
-        __aenter__ = __aexit__ = misuse("a Producer needs `with`: use `with Producer(...) as p`, or `async with AsyncProducer(...)`")
+        __aenter__ = __aexit__ = misuse(
+            "a Producer needs `with`: use `with Producer(...) as p`, or `async with AsyncProducer(...)`"
+        )
 
     def __enter__(self) -> Self:
         """Return the producer itself."""

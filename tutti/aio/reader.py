@@ -351,7 +351,9 @@ class AsyncReader:
             reader._interrupt()
 
     if not TYPE_CHECKING:  # a type checker reports these uses
-        __enter__ = __exit__ = misuse("an AsyncReader needs `async with`: use `async with AsyncReader(...) as r`, or a plain Reader")
+        __enter__ = __exit__ = misuse(
+            "an AsyncReader needs `async with`: use `async with AsyncReader(...) as r`, or a plain Reader"
+        )
         __iter__ = misuse("an AsyncReader needs `async for`: use `async for batch in reader`, or a plain Reader")
 
     async def __aenter__(self) -> Self:

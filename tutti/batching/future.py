@@ -51,7 +51,7 @@ def check_callback(callback: object, what: str = "on_delivery") -> None:
         UsageError: it is not a function, or is a coroutine function, which the I/O thread would call without effect.
     """
     if not callable(callback):
-        raise UsageError(f"{what} must be a function, not {callback!r}")
+        raise UsageError(f"{what} must be a function, not {type(callback).__name__}")
     if not is_plain(callback):
         raise UsageError(f"{what} must be a plain function, not a coroutine function: in a coroutine, await the receipt instead")
 

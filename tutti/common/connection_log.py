@@ -12,6 +12,7 @@ import logging
 from math import inf
 
 from tutti import limits
+from tutti.common.stats import records_text
 
 _INTERVAL_S_MIN, _INTERVAL_S_MAX = limits.WAIT_LOG_US_MIN / 1e6, limits.WAIT_LOG_US_MAX / 1e6
 
@@ -140,7 +141,7 @@ class ConnectionLog:
             self.reconnects += before not in (Condition.SEARCHING, Condition.STALLED)
             self.failovers += self._where not in ("", where)
             self._where, self.due = where, inf
-        waited = f"; {_records(self._waited)} waited" if self._waited else ""
+        waited = f"; {records_text(self._waited)} waited" if self._waited else ""
         self._waited = 0 if self.connected else self._waited
         self._log(level, text.format(where=self._where, cause=cause, seconds=_seconds(now - self._since), waited=waited))
 
@@ -154,7 +155,7 @@ class ConnectionLog:
         """
         self._waited = max(self._waited, waiting)
         if now >= self.due:
-            waits = f"; {_records(waiting)} waiting" if waiting else ""
+            waits = f"; {records_text(waiting)} waiting" if waiting else ""
             self._log(_WARNING, f"still waiting after {_seconds(now - self._since)} s{waits}; {results}")
             self._schedule(now)
 
@@ -167,10 +168,6 @@ class ConnectionLog:
     def _log(self, level: int, text: str) -> None:
         if self._subject:
             self._logger.log(level, "%s: %s", self._subject, text)
-
-
-def _records(count: int) -> str:
-    return f"{count} record{'' if count == 1 else 's'}"
 
 
 def _seconds(seconds: float) -> str:

@@ -8,6 +8,11 @@ from typing import Any
 COUNTER, GAUGE = "counter", "gauge"
 
 
+def records_text(count: int) -> str:
+    """Return a number of records as text for messages."""
+    return f"{count} record{'' if count == 1 else 's'}"
+
+
 def _text(about: str) -> Any:
     return field(metadata={"about": about})
 
@@ -33,7 +38,9 @@ class ProducerStats:
     last_error: str = _text(
         "Last failure of a gateway or a connection. Empty if a receipt has arrived since. After the end, the reason of the end."
     )
-    connected: bool = _gauge("", "True if a gateway serves the producer. False during an outage, and after the end of the producer.")
+    connected: bool = _gauge(
+        "", "True if a gateway serves the producer. False during an outage, and after the end of the producer."
+    )
     outage: float = _gauge("seconds", "Time since the current outage began, or since the end. 0 while the producer is connected.")
     epoch: int = _gauge("", "Current epoch of the producer, or the last one if no epoch is open.")
     reconnects: int = _counter("", "Connections that ended an outage.")

@@ -148,7 +148,9 @@ class FlightSource:
             wait = 0.0 if no_majority else min(left, limits.ANSWER_WAIT_US_MAX / 1e6)
             try:
                 # A long poll that has lasted for some time leaves less patience for a search.
-                found = self._request_frontier(beyond, wait, patience if beyond is None or patience is None else min(patience, left))
+                found = self._request_frontier(
+                    beyond, wait, patience if beyond is None or patience is None else min(patience, left)
+                )
             except Unavailable:
                 if best is None or (beyond is not None and not no_majority):
                     raise  # raised if no gateway of this round has answered
@@ -456,7 +458,7 @@ class FlightSource:
         if location is None:
             with self._lock:
                 limit = self._route.begin_attempt()
-            limit, probes = max(min(limit, left), _CALL_S_MIN), limits.ADDRESS_TIMEOUT_US / 1e6 <= min(limit, left)
+            limit, probes = max(min(limit, left), _CALL_S_MIN), min(limit, left) >= limits.ADDRESS_TIMEOUT_US / 1e6
             with RequestClient([address], limit, rounds=1, probes=probes, credentials=self._credentials) as client:
                 try:
                     welcome = client.welcome()
@@ -519,7 +521,7 @@ class FlightSource:
         connection.remind(now, results=self._route.summary() if now >= connection.due else "")
 
     def interrupt(self) -> None:
-        """End a search for a gateway in another thread: it raises `Unavailable` after its current attempt, and logs nothing more."""
+        """End a search for a gateway in another thread: it raises `Unavailable` after its current attempt, and logs nothing."""
         self._interrupted = True
 
     def end(self, reason: str) -> None:

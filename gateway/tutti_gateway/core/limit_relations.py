@@ -203,7 +203,10 @@ invariant(
     "a client's message is within the gateway's message limit",
 )
 invariant(
-    common_limits.HEAD_START_US < common_limits.ADDRESS_TIMEOUT_US < common_limits.CONNECT_TIMEOUT_US < common_limits.DELIVERY_TIMEOUT_US,
+    common_limits.HEAD_START_US
+    < common_limits.ADDRESS_TIMEOUT_US
+    < common_limits.CONNECT_TIMEOUT_US
+    < common_limits.DELIVERY_TIMEOUT_US,
     "a client has time for several addresses",
 )
 invariant(common_limits.SILENCE_US_MAX < common_limits.DELIVERY_TIMEOUT_US, "a client asks for lost answers before it gives up")

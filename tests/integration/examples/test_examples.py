@@ -144,6 +144,7 @@ class Application:
 
 def test_the_web_application_answers_when_an_order_is_in_the_log(gateway: GatewayProcess) -> None:
     with Application(gateway, *UVICORN) as application:
+        assert application.ask("/orders") == (200, {"orders": [], "next": 0})
         status, taken = application.ask("/orders", {"order": 1, "item": "tea", "quantity": 2})
         assert status == 201
         assert values(gateway, "orders") == [b'{"order":1,"item":"tea","quantity":2}']

@@ -162,7 +162,10 @@ def test_a_changed_quota_applies_to_a_connected_client(house: SecuredFiles, gate
 
 
 def test_records_above_the_quota_get_receipts_until_the_delivery_timeout(house: SecuredFiles, gateway: GatewayProcess) -> None:
-    with contextlib.suppress(Unknown, Aborted), Producer(gateway.url, credentials=house.credentials("feed"), delivery_timeout=3) as p:
+    with (
+        contextlib.suppress(Unknown, Aborted),
+        Producer(gateway.url, credentials=house.credentials("feed"), delivery_timeout=3) as p,
+    ):
         receipts = [p.send("flights", b"x" * 50) for _ in range(8000)]
         p.flush()
         committed = sum(receipt.error is None for receipt in receipts)

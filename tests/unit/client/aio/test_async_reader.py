@@ -395,7 +395,9 @@ def test_an_error_that_no_call_waited_for_counts_only_if_the_outage_lasts(gatewa
                 gateway.add(1)
                 assert values([await anext(r)]) == [20]
             else:
-                with pytest.raises(Unavailable, match=r"no gateway answered a read within \d\.\d s, and every poll has failed: 127"):
+                with pytest.raises(
+                    Unavailable, match=r"no gateway answered a read within \d\.\d s, and every poll has failed: 127"
+                ):
                     await r.poll(WAIT_S)
 
     asyncio.run(run())
@@ -421,8 +423,10 @@ def test_a_reader_that_is_dropped_or_closed_while_it_opens_logs_nothing_more(cap
         opening = asyncio.create_task(failed.open())
         await asyncio.sleep(0)
         opening.cancel()
-        await asyncio.to_thread(until, lambda: failed._opening is not None and failed._opening.done())
-        del failed
+        pending = failed._opening
+        assert pending is not None
+        await asyncio.to_thread(until, pending.done)
+        del failed, pending
         gc.collect()
 
     asyncio.run(run())
