@@ -44,7 +44,7 @@ _LEFT = {
     "joining": "the gateway is still catching up",
     "unknown": "the gateway does not answer its reads process",
 }
-_CALL_S_MIN = 0.1  # shortest time limit of one request
+_CONNECT_S_MIN = 0.1  # shortest time limit for the request to the client port
 _SLACK_S_MIN = limits.ADDRESS_TIMEOUT_US / 1e6  # lower bound of `_SLACK_S` for callers with a shorter `patience`
 
 LOG = logging.getLogger("tutti.client.reader")
@@ -435,7 +435,9 @@ class FlightSource:
             try:
                 client, headers = client_of(self._location(left), self._credentials)
                 try:
-                    answer = call(client, flight.FlightCallOptions(timeout=max(min(seconds, left), _CALL_S_MIN), headers=headers))
+                    # A long poll waits for a second at the gateway, so a shorter time than `_SLACK_S_MIN` could not be enough.
+                    limit = min(seconds, max(left, _SLACK_S_MIN))
+                    answer = call(client, flight.FlightCallOptions(timeout=limit, headers=headers))
                 except FLIGHT_EXCEPTIONS as error:
                     raise translate(error) from error
                 self._report_success()
@@ -458,7 +460,7 @@ class FlightSource:
         if location is None:
             with self._lock:
                 limit = self._route.begin_attempt()
-            limit, probes = max(min(limit, left), _CALL_S_MIN), min(limit, left) >= limits.ADDRESS_TIMEOUT_US / 1e6
+            limit, probes = max(min(limit, left), _CONNECT_S_MIN), min(limit, left) >= limits.ADDRESS_TIMEOUT_US / 1e6
             with RequestClient([address], limit, rounds=1, probes=probes, credentials=self._credentials) as client:
                 try:
                     welcome = client.welcome()

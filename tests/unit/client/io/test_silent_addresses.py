@@ -59,6 +59,11 @@ def test_the_error_reports_each_attempt(kind: type[Producer] | type[Reader], fro
         kind(f"tutti://{frozen},127.0.0.1:1", connect_timeout=1)
 
 
+def test_the_last_attempt_of_a_reader_ends_with_its_patience(frozen: str) -> None:
+    with pytest.raises(Unavailable, match=rf"{re.escape(frozen)}: no answer within 0\.\d+ s: "):
+        Reader(f"tutti://127.0.0.1:1,{frozen}", connect_timeout=0.5)
+
+
 def test_an_attempt_that_lasts_is_reported(frozen: str) -> None:
     with pytest.raises(Unavailable, match=rf"{re.escape(frozen)}: no answer yet$"):
         Producer(f"tutti://{frozen}", connect_timeout=0.1)
