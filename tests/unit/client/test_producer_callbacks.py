@@ -169,7 +169,7 @@ def test_a_coroutine_function_is_refused_as_a_callback(compiled: bool, first: bo
         receipt = p.send("t", b"0")
         if first:
             p.flush()
-        send = p.send if compiled else functools.partial(Producer.send.__wrapped__, p)  # type: ignore[attr-defined]
+        send = p.send if compiled else functools.partial(getattr(Producer.send, "__wrapped__", Producer.send), p)
         for callback in wrong:
             with pytest.raises(UsageError, match="on_delivery must be a "):
                 send("t", b"1", on_delivery=callback)
