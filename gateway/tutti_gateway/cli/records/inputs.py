@@ -200,9 +200,13 @@ def _no_key_field(number: int, line: bytes, key: str | None) -> FormatError:
     """Return the error for a line of JSON without the key field."""
     names = list(msgspec.json.decode(line, type=dict[str, msgspec.Raw]))
     near = get_close_matches(str(key), names, 1)
-    fields = ", ".join(names)[:_FIELDS_SHOWN]
-    hint = f"did you mean --key {near[0]}?" if near else f"the line has {fields}:" if fields else "the line has no fields:"
-    return FormatError(f"line {number} of the input has no field {key!r}: {hint} write the field as null for a record without a key")
+    if near:
+        return FormatError(f"line {number} of the input has no field {key!r}: did you mean --key {near[0]}?")
+    fields = ", ".join(names)[:_FIELDS_SHOWN] or "no fields"
+    return FormatError(
+        f"line {number} of the input has no field {key!r} (it has {fields}): name another field with --key, or write the field "
+        "as null for a record without a key"
+    )
 
 
 def _csv(stream: BinaryIO, key: str | None) -> Iterator[Chunk]:

@@ -84,8 +84,9 @@ def produce(
     number from which on no record is committed (uncommitted_from).
 
     The exit code is 1 if a record of the input cannot be sent, for example invalid JSON, a line of JSON without the key field, a
-    CSV row with too many fields, or a record above 4 MiB; earlier records may be committed. The exit code is 2 for wrong use: an invalid option, a missing file, or a
-    key that is not a field of the header. The exit code is 3 if no gateway answers for 10 s at the start, or for a minute later.
+    CSV row with too many fields, or a record above 4 MiB; earlier records may be committed. The exit code is 2 for wrong use: an
+    invalid option, a missing file, or a key that is not a field of the header. The exit code is 3 if no gateway answers for 10 s at
+    the start, or for a minute later.
     """
     from tutti_gateway.cli.records.inputs import read_records
     from tutti_gateway.cli.records.sender import InputChanged, Report

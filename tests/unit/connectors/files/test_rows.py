@@ -138,7 +138,8 @@ def test_a_row_that_does_not_end_is_passed_with_bounded_memory(
 
 def test_json_fields_become_the_configured_parts() -> None:
     extractor = FieldExtractor(Columns(key="k", value="v", timestamp="t", time="ms"))
-    data = b'{"k":1,"v":{"x":[1]},"t":1700000000123}\n{"k":null,"v":null,"t":"5"}\n{"k":"a","t":1}\n{"k":"a","v":"x"}\n{"v":"x","t":1}\n[]\n'
+    good = b'{"k":1,"v":{"x":[1]},"t":1700000000123}\n{"k":null,"v":null,"t":"5"}\n'
+    data = good + b'{"k":"a","t":1}\n{"k":"a","v":"x"}\n{"v":"x","t":1}\n[]\n'
     form = JsonLines(extractor, "utf-8")
     rows = form.parse(data, 0, 0, final=True)
     assert (rows.keys, rows.values, rows.times) == ([b"1", None], [b'{"x":[1]}', None], [1_700_000_000_123_000, 5000])
