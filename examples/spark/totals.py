@@ -14,9 +14,14 @@ import signal
 import sys
 from typing import TYPE_CHECKING
 
-from pyspark.errors import PySparkException
-from pyspark.sql import SparkSession
-from pyspark.sql import functions as f
+from tutti.errors import install_remedy
+
+try:
+    from pyspark.errors import PySparkException
+    from pyspark.sql import SparkSession
+    from pyspark.sql import functions as f
+except ModuleNotFoundError as error:
+    raise SystemExit(f"this example needs {error.name}, which is not installed: {install_remedy('spark')}") from error
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
