@@ -12,7 +12,7 @@ import click
 
 from tutti import limits
 from tutti.errors import FormatError, TuttiError, UsageError
-from tutti_gateway.cli.common.names import complete_producer, complete_topic
+from tutti_gateway.cli.common.names import complete_directory, complete_producer, complete_topic
 from tutti_gateway.cli.common.options import NumberRange, json_option, url_option
 from tutti_gateway.cli.common.output import note, print_json, progress
 
@@ -43,7 +43,12 @@ if TYPE_CHECKING:
 )
 @click.option("--key", metavar="FIELD", help="Field that becomes the record's key, for json and csv.")
 @click.option("--rate", type=NumberRange(min=1e-6), metavar="N", help="Send at most N records a second.")
-@click.option("--spool", metavar="DIR", help="Keep records in a spool directory until they commit; needs --producer.")
+@click.option(
+    "--spool",
+    metavar="DIR",
+    shell_complete=complete_directory,
+    help="Keep records in a spool directory until they commit; needs --producer.",
+)
 @click.option("--unordered", is_flag=True, help="Send to a gateway's lane, outside the total order.")
 @json_option
 @click.argument("file", required=False, default="-", type=click.Path(exists=True, dir_okay=False, allow_dash=True))
