@@ -7,6 +7,8 @@ its error: 1 for a failure, 2 for wrong use, 3 for an unavailable gateway, 4 for
 from __future__ import annotations
 
 import errno
+from collections.abc import Callable
+from typing import NoReturn
 
 
 class TuttiError(Exception):
@@ -162,6 +164,15 @@ def install_remedy(extra: str = "", python: str = "") -> str:
     pip = f"{python} -m pip" if python else "pip"
     target = f"'.[{extra}]'" if extra else "."
     return f"run {pip} install {target} in a checkout of Tutti, or name its wheel in place of the dot"
+
+
+def misuse(text: str) -> Callable[..., NoReturn]:
+    """Return a method that raises `UsageError`, for a protocol of Python that a class does not have."""
+
+    def raise_error(*_: object) -> NoReturn:
+        raise UsageError(text)
+
+    return raise_error
 
 
 def invariant(condition: object, message: str) -> None:

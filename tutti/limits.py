@@ -90,6 +90,8 @@ ADDRESSES_MAX = 64  # gateways in one url
 # target size of an open batch of a producer; batches of half this size take 25 % more CPU time (records of 100 B)
 BATCH_BYTES = 512 * KIB
 BATCH_BYTES_MAX = 4 * MIB
+# the records of one batch of a producer with a quota: what the quota allows in this time, so that outcomes come steadily
+QUOTA_BATCH_US = 100_000
 BUFFER_BYTES = 32 * MIB  # bytes of one producer's records without an outcome
 BUFFER_BYTES_MIN = 64 * KIB
 SUBMIT_BYTES = MIB  # small frames that a client sends in one message
@@ -101,6 +103,8 @@ LANE_WINDOW_BYTES = MIB  # unordered bytes of one client in flight; small, becau
 ANSWER_BYTES_MAX = 16 * MIB  # size of one message from a gateway
 CONNECT_TIMEOUT_US = 10_000_000  # time for a producer, a reader or a tool to connect
 ADDRESS_TIMEOUT_US = 2_000_000  # time for one connection attempt to one address
+HEAD_START_US = 500_000  # time for an address before a client tries the next one, while it has not tried all addresses
+SILENT_ADDRESS_US = 30_000_000  # time in which new clients of a process try an address last that did not answer
 PROBE_TIMEOUT_US = 500_000  # timeout of the probe that detects a different protocol on a port
 PROBE_BYTES_MAX = 512  # number of bytes that the probe reads
 ANSWERS_A_TURN_MAX = 1024  # messages that a connection receives before its producer sends again

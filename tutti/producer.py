@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Literal, Self
+from typing import TYPE_CHECKING, Any, Literal, Self
 
 import pyarrow as pa
 
@@ -19,18 +19,19 @@ from tutti import limits
 from tutti.batching.accumulator import Accumulator
 from tutti.batching.appender import with_fast_path
 from tutti.batching.encoder import Compression, check_progress, check_record, validated_batch
+from tutti.batching.future import check_callback, is_plain
 from tutti.batching.options import check_bytes, checked_options
-from tutti.batching.receipt import Header, OnDelivery, Receipt, Resume, Spooled, check_callback, reject_in_callback
+from tutti.batching.receipt import Header, OnDelivery, Receipt, Resume, Spooled, reject_in_callback
 from tutti.common.credentials import Credentials, given
 from tutti.common.deadlines import check_seconds, check_wait
 from tutti.common.gateway_url import SCHEME, default_noted, url_or_default
 from tutti.common.reentrancy import is_from_call
-from tutti.common.stats import ProducerStats
+from tutti.common.stats import ProducerStats, records_text
 from tutti.data.names import check_name, nameless_name
 from tutti.delivery.ordered import OrderedDelivery
 from tutti.delivery.session import Identity
 from tutti.delivery.unordered import UnorderedDelivery
-from tutti.errors import Unavailable, UsageError
+from tutti.errors import Unavailable, UsageError, misuse
 from tutti.fork_and_exit import register, tune_allocator
 from tutti.io.producer_io import ProducerIO
 from tutti.sources.query_wait import QueryWait
@@ -239,7 +240,7 @@ class Producer:
             if appenders and timestamp is None and progress is None and not headers:
                 if key is None and on_delivery is None and value.__class__ is bytes:
                     receipt = appenders[topic](value)
-                elif on_delivery is None or callable(on_delivery):
+                elif on_delivery is None or is_plain(on_delivery):
                     receipt = appenders[topic]((value, key, on_delivery))
                 if receipt is not None:
                     return receipt
@@ -337,7 +338,8 @@ class Producer:
                 if io.lanes is None:
                     # Create the accumulator under the lock, because two threads may send their first unordered records at once.
                     accumulator = Accumulator(first.options)
-                    accumulator.frame_bytes_max, accumulator.raw_bytes_max = first.frame_bytes_max, first.raw_bytes_max
+                    if (welcome := self._delivery.session.welcome) is not None:
+                        accumulator.set_limits(welcome)
                     io.add_lanes(UnorderedDelivery(io.delivery, accumulator, lambda: secrets.token_bytes(16)))
                     self._unordered_appenders = accumulator.appenders
         return io.accumulators[1]
@@ -412,8 +414,9 @@ class Producer:
         if io is None:
             return "<Producer never opened>"
         found = io.stats()
-        state = "closed" if self._closed else f"connected to {found.gateway}" if found.connected else "connecting"
-        counts = f"epoch {found.epoch}, {found.records_buffered} records undelivered"
+        ended = "closed" if self._closed else "ended" if io.ended else ""
+        state = ended or (f"connected to {found.gateway}" if found.connected else "connecting")
+        counts = f"epoch {found.epoch}, {records_text(found.records_buffered)} undelivered"
         return f"<{type(self).__name__} {self.name!r} of {self._url}, {state}, {counts}>"
 
     def __bool__(self) -> bool:
@@ -443,11 +446,16 @@ class Producer:
             # Keep the accumulators open during the flush, because callbacks may send until all records have outcomes.
             left = self._io.flush(timeout)
             if left and self._spool is None:
-                LOG.error("producer %s was closed with %d records not delivered", self.name, left)
+                LOG.error("producer %r was closed with %s not delivered", self.name, records_text(left))
         finally:
             for accumulator in self._io.accumulators:
                 accumulator.close()
             self._io.stop()
+
+    if not TYPE_CHECKING:  # a type checker reports this use
+        __aenter__ = __aexit__ = misuse(
+            "a Producer needs `with`: use `with Producer(...) as p`, or `async with AsyncProducer(...)`"
+        )
 
     def __enter__(self) -> Self:
         """Return the producer itself."""

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
-from tutti.batching.receipt import Header, OnDelivery, Receipt, check_callback
+from tutti.batching.future import check_callback
+from tutti.batching.receipt import Header, OnDelivery, Receipt
 from tutti.errors import TuttiError, UsageError, install_remedy
 from tutti.producer import Producer
 

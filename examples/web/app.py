@@ -14,7 +14,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Annotated
 
-from tutti import OffsetOutOfRange, TuttiError
+from tutti import OffsetOutOfRange, TuttiError, UsageError
 from tutti.aio import AsyncProducer, AsyncReader
 from tutti.errors import install_remedy
 
@@ -70,6 +70,8 @@ async def list_orders(
                 if len(found) == limit:
                     break
             return {"orders": found, "next": reader.position}
+    except UsageError:  # the topic exists from the first order on
+        return {"orders": [], "next": start}
     except OffsetOutOfRange as error:
         raise HTTPException(416, str(error)) from error
     except TuttiError as error:

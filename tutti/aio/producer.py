@@ -26,12 +26,13 @@ from tutti.aio.thread_call import call_in_thread
 from tutti.batching.accumulator import Change
 from tutti.batching.appender import Append, with_fast_path
 from tutti.batching.encoder import Compression
+from tutti.batching.future import check_callback
 from tutti.batching.options import checked_options
-from tutti.batching.receipt import Header, OnDelivery, Receipt, Resume, Spooled, check_callback
+from tutti.batching.receipt import Header, OnDelivery, Receipt, Resume, Spooled
 from tutti.common.credentials import Credentials
 from tutti.common.deadlines import check_wait
 from tutti.common.stats import ProducerStats
-from tutti.errors import Unavailable, UsageError
+from tutti.errors import Unavailable, UsageError, misuse
 from tutti.producer import Producer, Timestamp
 
 if TYPE_CHECKING:
@@ -238,6 +239,7 @@ class AsyncProducer:
 
         Raises:
             UsageError: the producer is not open or is closed.
+            TuttiError: the producer has ended with this error, for example `Fenced`.
         """
         producer = self._check()
         await asyncio.sleep(0)
@@ -248,6 +250,8 @@ class AsyncProducer:
                 waits = not accumulator.has_reserve()
                 if waits:
                     await _wait(change, inf)
+            if accumulator.ended:
+                accumulator.check()
 
     async def flush(self, timeout: float | None = None) -> int:
         """Send open batches and wait up to `timeout` seconds for all outcomes. Return the number of records without an outcome.
@@ -308,18 +312,24 @@ class AsyncProducer:
             if self._opening is not None:
                 self._opening.add_done_callback(_close_unused)
             return
-        undelivered = 1  # if the wait is cancelled
+        left = _EXIT_S  # the time for the remaining records if the wait is cancelled
         try:
-            undelivered = await self.flush(self._exit_timeout)
+            await self.flush(self._exit_timeout)
+            left = 0.0
         finally:
-            await self._end(_EXIT_S if undelivered else None)
+            await self._end(left)
 
-    async def _end(self, timeout: float | None) -> None:
-        """End the producer, which has `timeout` seconds to deliver records without an outcome (None: as `Producer.close`)."""
+    async def _end(self, timeout: float) -> None:
+        """End the producer, which has `timeout` seconds to deliver records without an outcome."""
         self._closed = True
         self._send, self._appenders = _is_closed, _NO_APPENDERS
         # In a thread, because the end also waits for the I/O thread, and for the disk of a spool.
         await asyncio.shield(call_in_thread(functools.partial(self._opened._close, timeout)))
+
+    if not TYPE_CHECKING:  # a type checker reports this use
+        __enter__ = __exit__ = misuse(
+            "an AsyncProducer needs `async with`: use `async with AsyncProducer(...) as p`, or a plain Producer"
+        )
 
     async def __aenter__(self) -> Self:
         """Open the producer and return it."""

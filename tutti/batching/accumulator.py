@@ -48,7 +48,7 @@ from tutti.batching.receipt import (
 )
 from tutti.common.reentrancy import apart, is_from_call
 from tutti.common.stats import AccumulatorTotals
-from tutti.data.client_protocol import OFFSET_UNKNOWN
+from tutti.data.client_protocol import OFFSET_UNKNOWN, Welcome
 from tutti.errors import Aborted, BufferFull, TooLarge, TuttiError, UsageError
 
 _APPEND_WAIT_S = 50e-6  # pause between attempts to close the appender; longer than one append
@@ -154,6 +154,8 @@ class Accumulator:
         self.query_wait: QueryWait | None = None
         self.frame_bytes_max = limits.BODY_BYTES_MAX
         self.raw_bytes_max = limits.RAW_BYTES_MAX
+        self.batch_bytes = options.batch_bytes  # size at which an open batch closes
+        self._batch_records = inf  # the same limit as a number of records, because of a quota
 
     # -- the application's threads
 
@@ -187,7 +189,8 @@ class Accumulator:
                     if receipt is not None:
                         break
                     self.close_open()
-                need = max(size, self.options.batch_bytes)
+                # A batch has a limit of bytes only, so the first record stands for the size of all records.
+                need = max(size, int(min(self.batch_bytes, self._batch_records * size)))
                 # After a wait, try to append first, because another thread may have opened a batch during the wait.
                 if not (self.exceeded_limit(need) and self._await_space(need)):
                     self._open = self.new_batch(topic, need)
@@ -268,6 +271,15 @@ class Accumulator:
             self.rejected.append(batch)
         self.wake()
         return receipt
+
+    def set_limits(self, welcome: Welcome) -> None:
+        """Take the limits of a gateway. With a quota, a batch has at most what the quota allows in `QUOTA_BATCH_US`."""
+        self.frame_bytes_max = min(welcome.frame_bytes_max, limits.BODY_BYTES_MAX)
+        self.raw_bytes_max = min(welcome.raw_bytes_max, limits.RAW_BYTES_MAX)
+        share = limits.QUOTA_BATCH_US / 1e6
+        quota_bytes = welcome.bytes_per_s * share if welcome.bytes_per_s else inf
+        self.batch_bytes = int(min(self.options.batch_bytes, quota_bytes))
+        self._batch_records = max(1, int(welcome.records_per_s * share)) if welcome.records_per_s else inf
 
     def check(self) -> None:
         """Raise the error that stopped the producer; do nothing if the producer is not stopped. Called with the lock."""

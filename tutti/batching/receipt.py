@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import copy
-import inspect
 import logging
 import threading
 import time
 from collections.abc import Callable, Sequence
-from types import FunctionType
 from typing import Any, Literal, NamedTuple, Protocol
 
 import msgspec
@@ -39,23 +37,6 @@ def reject_in_callback(what: str, since: str = "it would delay all outcomes") ->
     """
     if getattr(outcome_thread, "here", False):
         raise UsageError(f"{what} inside on_delivery: {since}")
-
-
-def check_callback(on_delivery: object) -> None:
-    """Check the argument `on_delivery` of `send`.
-
-    Raises:
-        UsageError: it is not a function, or is a coroutine function, which the I/O thread would call without effect.
-    """
-    # Recognise a plain function by its flags, because the general check takes ten times as long.
-    if type(on_delivery) is FunctionType and not on_delivery.__code__.co_flags & inspect.CO_COROUTINE and not on_delivery.__dict__:
-        return
-    if not callable(on_delivery):
-        raise UsageError(f"on_delivery must be a function of (error, receipt), not {type(on_delivery).__name__}")
-    if inspect.iscoroutinefunction(on_delivery):
-        raise UsageError(
-            "on_delivery must be a plain function, not a coroutine function: in a coroutine, await the receipt instead"
-        )
 
 
 class SpoolPosition(NamedTuple):

@@ -12,6 +12,7 @@ import logging
 from math import inf
 
 from tutti import limits
+from tutti.common.stats import records_text
 
 _INTERVAL_S_MIN, _INTERVAL_S_MAX = limits.WAIT_LOG_US_MIN / 1e6, limits.WAIT_LOG_US_MAX / 1e6
 
@@ -26,6 +27,7 @@ class Condition(enum.Enum):
     UNREACHABLE = "unreachable"  # the client has tried every gateway, and none answers
     NO_QUORUM = "no quorum"  # the client has tried every gateway, and none of those that answer has a majority of the group
     STALLED = "stalled"  # the gateway answers, but the records get no outcome
+    ENDED = "ended"  # the client is closed, or the gateways refuse it; another line or an exception reports the reason
 
 
 class Event(enum.Enum):
@@ -71,6 +73,8 @@ LINES: dict[tuple[Condition, Event], tuple[Condition, int, str]] = {
     (Condition.STALLED, Event.CONNECTED): _RECOVERED,
     (Condition.STALLED, Event.LOST): _LOST,
     (Condition.STALLED, Event.REDIRECTED): _REDIRECTED,
+    (Condition.ENDED, Event.CONNECTED): _RECOVERED,
+    (Condition.ENDED, Event.NONE_ANSWERS): _UNREACHABLE,
 }
 
 
@@ -108,6 +112,12 @@ class ConnectionLog:
         """Return the seconds since the outage began; 0 while the client is connected."""
         return 0.0 if self.connected else max(0.0, now - self._since)
 
+    def end(self, now: float) -> None:
+        """Begin an outage at `now` without a line, because the client was closed or the gateways refuse it."""
+        if self.connected:
+            self._begin_outage(now)
+        self.condition = Condition.ENDED
+
     def on(self, event: Event, now: float, cause: str = "", *, where: str = "", since: float | None = None) -> None:
         """Log the change that an event makes; nothing if it makes none.
 
@@ -131,7 +141,7 @@ class ConnectionLog:
             self.reconnects += before not in (Condition.SEARCHING, Condition.STALLED)
             self.failovers += self._where not in ("", where)
             self._where, self.due = where, inf
-        waited = f"; {_records(self._waited)} waited" if self._waited else ""
+        waited = f"; {records_text(self._waited)} waited" if self._waited else ""
         self._waited = 0 if self.connected else self._waited
         self._log(level, text.format(where=self._where, cause=cause, seconds=_seconds(now - self._since), waited=waited))
 
@@ -145,7 +155,7 @@ class ConnectionLog:
         """
         self._waited = max(self._waited, waiting)
         if now >= self.due:
-            waits = f"; {_records(waiting)} waiting" if waiting else ""
+            waits = f"; {records_text(waiting)} waiting" if waiting else ""
             self._log(_WARNING, f"still waiting after {_seconds(now - self._since)} s{waits}; {results}")
             self._schedule(now)
 
@@ -158,10 +168,6 @@ class ConnectionLog:
     def _log(self, level: int, text: str) -> None:
         if self._subject:
             self._logger.log(level, "%s: %s", self._subject, text)
-
-
-def _records(count: int) -> str:
-    return f"{count} record{'' if count == 1 else 's'}"
 
 
 def _seconds(seconds: float) -> str:

@@ -117,8 +117,12 @@ class OrderedDelivery(Sender):
         self.source.set_opened(None)
 
     def _log_end(self, error: TuttiError) -> None:
-        """Log the end of a running producer that lost its token or a right. Before the first epoch, the constructor raises."""
-        if self.accepted and isinstance(error, NotAllowed):
+        """Log an error that ends a running producer, for applications that never read their receipts.
+
+        Before the first epoch, the constructor raises; the constructor of a producer with a spool does not wait for the epoch.
+        `Unknown` reports that the producer was closed, or an internal error, which the I/O thread logs.
+        """
+        if (self.accepted or self.accumulator.spool is not None) and not isinstance(error, Unknown):
             LOG.error("%s has ended (number of failed records: %d): %s", self.subject, self.waiting, error)
 
     # -- sending
@@ -166,8 +170,7 @@ class OrderedDelivery(Sender):
         match answer:
             case client_protocol.Welcome():
                 self.window.bytes_max = answer.window_bytes
-                self.accumulator.frame_bytes_max = min(answer.frame_bytes_max, limits.BODY_BYTES_MAX)
-                self.accumulator.raw_bytes_max = min(answer.raw_bytes_max, limits.RAW_BYTES_MAX)
+                self.accumulator.set_limits(answer)
                 self._on_welcome(answer, now)
             case client_protocol.EpochOpened():
                 self._active = now
@@ -334,8 +337,8 @@ class OrderedDelivery(Sender):
         session = self.session
         text = (
             f"producer {self.name!r} is fenced: another instance began epoch {epoch}, or an operator fenced it or deleted "
-            f"its state: epoch {session.epoch} is over. Whether records in flight committed is not known. `resume()` of the "
-            "current or a new instance returns the last committed record; after a deletion, read the log"
+            f"its state: epoch {session.epoch} is over. Whether records in flight committed is not known. If no other instance "
+            "runs, open a new Producer: its `resume()` returns the last committed record; after a deletion, read the log"
         )
         self.end(Fenced(text))
 

@@ -64,8 +64,10 @@ class Clients:
         """Add a client under `name`; by default, under its own name.
 
         Raises:
-            UsageError: another open client of the same role has this name.
+            UsageError: `client` is not a client, or another open client of the same role has this name.
         """
+        if not callable(getattr(client, "stats", None)):
+            raise UsageError(f"only a producer or a reader has metrics, not {client!r}")
         stats = client.stats()
         # A random name would begin new time series at each start of the application.
         own = stats.name if stats.name and not is_nameless(stats.name) else _role(stats)

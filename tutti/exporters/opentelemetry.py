@@ -32,7 +32,7 @@ def register(client: Client, meter: Meter | None = None, *, name: str | None = N
         name: value of the attribute `client`; the default is the client's name, or its role, "producer" or "reader".
 
     Raises:
-        UsageError: OpenTelemetry is not installed, or another open client has this name.
+        UsageError: OpenTelemetry is not installed, `client` is not a client, or another open client has this name.
     """
     try:
         from opentelemetry import metrics  # noqa: PLC0415 - an optional dependency

@@ -24,7 +24,7 @@ from tutti.data import client_protocol
 from tutti.data.names import check_name, check_producer
 from tutti.delivery.session import CLIENT, NOT_ALLOWED
 from tutti.errors import ConfigError, FormatError, NotAllowed, Refused, Unavailable
-from tutti.io.endpoints import CONNECTED, Endpoints
+from tutti.io.endpoints import CONNECTED, SILENT_ADVICE, Endpoints
 from tutti.io.port_probe import explain_message, probe_port
 from tutti.io.zmtp_connection import ConnectionEvent, ZmtpConnection, connection_failure
 
@@ -47,6 +47,7 @@ class RequestClient:
         learn: use discovered gateways too, and not only the gateways of the url.
         await_start: try again until the timeout if no process listens at any address. If False, the first request then fails at
             once. After the first answer of a gateway, the client always tries again.
+        probes: probe a port that stays silent for the timeout, so that the error can name the cause; a probe takes about a second.
         check: called about twice a second while a request is not done. An error that the function raises ends the request.
         credentials: credentials of the client; by default those of the environment.
 
@@ -64,6 +65,7 @@ class RequestClient:
         *,
         learn: bool = True,
         await_start: bool = True,
+        probes: bool = True,
         check: Callable[[], None] | None = None,
         credentials: Credentials | None = None,
     ) -> None:
@@ -71,6 +73,7 @@ class RequestClient:
         self._credentials = given(credentials)
         self._learn = learn
         self._await_start = await_start
+        self._probes = probes
         self._check = check
         self._check_s = 0.0  # monotonic time of the next call of `check`
         self._endpoints = Endpoints(parse_url(url) if isinstance(url, str) else url)
@@ -207,10 +210,15 @@ class RequestClient:
                     self._pause(limits.RETRY_US_MAX / 1e6, deadline)
                     continue
             # Limit the time for each address, so that a silent gateway does not use up the time of the request.
-            until = min(deadline, time.monotonic() + limits.ADDRESS_TIMEOUT_US / 1e6)
+            until = min(deadline, time.monotonic() + self._endpoints.begin_attempt())
             if not self._connection.up and not self._await_connection(self._connection, until):
-                self._try_next(self._connection.trouble or None, deadline)
+                silent = ""
+                if time.monotonic() >= until:
+                    silent = self._endpoints.end_attempt()
+                    silent = silent if self._probes else f"no answer within {self._timeout:.2g} s: {SILENT_ADVICE}"
+                self._try_next(self._connection.trouble or silent or None, deadline)
                 continue
+            until = min(deadline, time.monotonic() + limits.ADDRESS_TIMEOUT_US / 1e6)
             self._send_control(self._hello())
             welcome = self._answer(0, client_protocol.Welcome, until, deadline)
             if welcome is not None:
@@ -269,7 +277,7 @@ class RequestClient:
     def _wait_on(self, connection: ZmtpConnection, until: float, deadline: float) -> None:
         """Wait for a message. After the loss of the connection or a timeout, change to the next gateway."""
         if connection.next_event() is not None:
-            self._try_next("the connection was lost", deadline)
+            self._try_next(connection.loss, deadline)
         elif time.monotonic() >= until:
             self._try_next(_NO_ANSWER, deadline)
         else:

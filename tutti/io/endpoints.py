@@ -6,6 +6,7 @@ import errno
 import logging
 import os
 import random
+import time
 from collections.abc import Callable, Collection, Iterable, Mapping
 
 from tutti import limits
@@ -18,6 +19,10 @@ CONNECTED = "connected"
 REFUSED = os.strerror(errno.ECONNREFUSED).lower()
 #: The beginning of the result for a host name that the name service does not know.
 UNKNOWN_HOST = "the host name is unknown"
+#: The result while the first attempt at an address lasts.
+_NO_ANSWER_YET = "no answer yet"
+#: Advice for an address that accepts connections and stays silent.
+SILENT_ADVICE = "the process may be stopped or its machine overloaded; check the process, or name another gateway"
 #: The beginning of the result for a host that does not answer, after a probe of its port.
 NO_CONNECTION = "no connection within"
 _UNREACHABLE = "Check the network, the firewall, and the hosts that do not answer"
@@ -30,6 +35,8 @@ _ADVICE = {
     os.strerror(errno.ENETUNREACH).lower(): _UNREACHABLE,
 }
 LOG = logging.getLogger("tutti.client")
+# Time of the last attempt at each address that did not answer, for the order of new `Endpoints` of this process.
+_silent_at: dict[Address, float] = {}
 
 
 class Endpoints:
@@ -38,6 +45,9 @@ class Endpoints:
     The addresses of the url never change. The addresses of discovered gateways change when gateways move, join or leave. Each
     client tries the discovered addresses in its own random order, so that the clients of a failed gateway spread over the other
     gateways.
+
+    An address that does not answer must not use up the time of the others. In the first round, each address except the last has a
+    head start only. New clients try an address last that did not answer a client of this process recently.
     """
 
     def __init__(
@@ -56,7 +66,8 @@ class Endpoints:
             last: addresses to try after all others.
         """
         self._from_url = list(addresses)
-        self._last = frozenset(last)
+        since = time.monotonic() - limits.SILENT_ADDRESS_US / 1e6
+        self._last = frozenset(last) | {address for address, at in list(_silent_at.items()) if at > since}
         self._named: dict[str, list[Address]] = {}  # gateway name -> addresses
         self._discovered: list[Address] = []
         self._silent: frozenset[Address] = frozenset()
@@ -77,6 +88,28 @@ class Endpoints:
     def record(self, text: str) -> None:
         """Store the last result at the current address."""
         self._results[self.current] = text
+        if text == CONNECTED:
+            _silent_at.pop(self.current, None)
+
+    def begin_attempt(self) -> float:
+        """Record that an attempt at the current address begins. Return its time limit in seconds."""
+        self._results.setdefault(self.current, _NO_ANSWER_YET)
+        return (limits.HEAD_START_US if self._others_untried else limits.ADDRESS_TIMEOUT_US) / 1e6
+
+    def end_attempt(self) -> str:
+        """Record that the current address did not answer in time.
+
+        Returns:
+            The result for error messages, or "" if a probe of the port should determine the result, before the next round begins.
+        """
+        if len(_silent_at) >= limits.ADDRESSES_MAX:
+            _silent_at.pop(next(iter(_silent_at)), None)
+        _silent_at[self.current] = time.monotonic()
+        return f"no answer within {limits.HEAD_START_US / 1e6:g} s: {SILENT_ADVICE}" if self._others_untried else ""
+
+    @property
+    def _others_untried(self) -> bool:
+        return self._failed_in_a_row < len(self.addresses) - 1
 
     def reset_delay(self) -> None:
         """Reset the retry delay, because the current gateway works."""

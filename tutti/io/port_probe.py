@@ -20,7 +20,7 @@ from tutti import limits
 from tutti.common.fork import after_fork
 from tutti.common.gateway_url import Address
 from tutti.data.frames.frame import Buffer
-from tutti.io.endpoints import NO_CONNECTION, UNKNOWN_HOST
+from tutti.io.endpoints import NO_CONNECTION, SILENT_ADVICE, UNKNOWN_HOST
 
 _HTTP_2_SETTINGS = re.compile(rb"\x00..\x04", re.DOTALL)
 _ZEROMQ = b"\xff"
@@ -29,8 +29,6 @@ _GREETING = _ZEROMQ + bytes(8) + b"\x7f\x03"  # first part of a greeting, after 
 _MECHANISM = slice(12, 32)
 _PARTS_MAX = 3  # number of TCP segments in which a greeting may arrive
 _REFUSAL = b"R"
-#: Advice for an address that accepts connections and stays silent.
-SILENT_ADVICE = "the process may be stopped or its machine overloaded; check the process, or name another gateway"
 _REQUEST = b"GET /v1/status HTTP/1.1\r\nhost: gateway\r\nconnection: close\r\n\r\n"
 
 

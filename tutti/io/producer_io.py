@@ -132,6 +132,11 @@ class ProducerIO:
         return self.delivery.name
 
     @property
+    def ended(self) -> bool:
+        """True if the producer is closed, or has ended with an error."""
+        return self.delivery.accumulator.ended
+
+    @property
     def endpoints(self) -> Endpoints:
         """The endpoints of the ordered delivery."""
         return self._ordered_connection.endpoints
@@ -144,6 +149,9 @@ class ProducerIO:
     def stats(self) -> ProducerStats:
         """Return the producer's statistics, without those of its spool. May be called in any thread."""
         now, connection, session = time.monotonic(), self._ordered_connection, self.delivery.session
+        # An accumulator ends first, so the statistics never show an ended producer as connected.
+        end = self.delivery.accumulator.stopped if self.ended else None
+        connected = connection.log.connected and end is None
         # The list of lanes is read before the total of ended lanes, so a lane that ends meanwhile is never missing from the sum.
         windows = [sender.window for sender in (self.delivery, *(self.lanes.senders if self.lanes is not None else ()))]
         resent = sum(window.records_resent for window in windows)
@@ -160,9 +168,9 @@ class ProducerIO:
                 buffered_bytes += accumulator.buffered
         return ProducerStats(
             name=self.name,
-            gateway=str(connection.endpoints.current) if connection.log.connected else "",
-            last_error=session.trouble,
-            connected=connection.log.connected,
+            gateway=str(connection.endpoints.current) if connected else "",
+            last_error=session.trouble if end is None else str(end),
+            connected=connected,
             outage=connection.log.outage(now),
             epoch=session.epoch,
             reconnects=connection.log.reconnects,
@@ -262,6 +270,7 @@ class ProducerIO:
         self._close()
 
     def _close(self) -> None:
+        self._ordered_connection.log.end(time.monotonic())
         for connection in self._connections.values():
             connection.close()
         self._asleep = False

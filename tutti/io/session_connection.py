@@ -116,7 +116,7 @@ class SessionConnection:
                 self._read(connection, now)
 
     def _connect(self, now: float) -> ZmtpConnection | None:
-        self._connect_until = now + limits.ADDRESS_TIMEOUT_US / US
+        self._connect_until = now + self.endpoints.begin_attempt()
         try:
             self.connection = ZmtpConnection(self.endpoints.current, self._credentials)
             self._watch.watch(self.connection)
@@ -205,10 +205,10 @@ class SessionConnection:
                 self.endpoints.record("connected")
                 self.session.connected(now)
                 continue  # the next event may already be the end of the connection
-            self._disconnect(connection, connection.trouble or ("the connection was lost" if connection.was_up else None), now)
+            self._disconnect(connection, connection.trouble or (connection.loss if connection.was_up else None), now)
             return
         if not connection.up and now >= self._connect_until:
-            self._disconnect(connection, connection.trouble or None, now)
+            self._disconnect(connection, connection.trouble or self.endpoints.end_attempt() or None, now)
         elif connection.readable:
             self._read(connection, now)
 

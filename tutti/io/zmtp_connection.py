@@ -41,6 +41,7 @@ _KEEPALIVE_S = limits.CLIENT_KEEPALIVE_MS / _MS
 _UNANSWERED_MAX = limits.CLIENT_SILENCE_MS_MAX // limits.CLIENT_KEEPALIVE_MS
 
 
+_CLOSED = "the gateway closed the connection"
 _connections: weakref.WeakSet[ZmtpConnection] = weakref.WeakSet()
 
 
@@ -57,6 +58,7 @@ class ZmtpConnection:
 
     Attributes:
         is_ready: True if `fileno` had an event that `wait` must handle; the I/O thread sets it.
+        loss: the reason for the end of a connection that was up.
     """
 
     def __init__(self, address: Address, credentials: Credentials | None = None) -> None:
@@ -70,6 +72,7 @@ class ZmtpConnection:
         self.was_up = False
         self.readable = self.has_events = True
         self.is_ready = False
+        self.loss = _CLOSED
         self._credentials = credentials
         self._refused = ""
         self._events: deque[ConnectionEvent] = deque()
@@ -176,10 +179,14 @@ class ZmtpConnection:
         except FormatError as error:
             if self._stream is not None:
                 self._received.append(error)
+                self.loss = str(error)
             elif self._credentials is not None:
                 self._refused = str(error)
             self._end(ConnectionEvent.DOWN)
-        except (OSError, ConnectionEnded):
+        except ConnectionEnded:
+            self._end(ConnectionEvent.DOWN)
+        except OSError as error:
+            self.loss = _loss(error)
             self._end(ConnectionEvent.DOWN)
 
     def _greet(self, connection: socket.socket) -> None:
@@ -257,8 +264,9 @@ class ZmtpConnection:
             return
         try:
             outgoing.send()
-        except OSError:
+        except OSError as error:
             self._outgoing = None
+            self.loss = _loss(error)
             if self._socket is not None:
                 with contextlib.suppress(OSError):  # the connection may have ended in both directions already
                     self._socket.shutdown(socket.SHUT_RDWR)
@@ -362,6 +370,7 @@ class ZmtpConnection:
         self._keepalive_at = now + _KEEPALIVE_S
         self._unanswered += 1
         if self._unanswered > _UNANSWERED_MAX:
+            self.loss = f"the gateway was silent for {_UNANSWERED_MAX * _KEEPALIVE_S:g} s"
             self._end(ConnectionEvent.DOWN)
         # Send a ping only if the send queue is empty, because any queued message makes the peer answer.
         elif self._unanswered > 1 and self._outgoing is not None and not self._outgoing:
@@ -384,6 +393,11 @@ class ZmtpConnection:
         self.up = False
         self._handshake = self._stream = self._outgoing = self._opening = None
         self._poll.close()
+
+
+def _loss(error: OSError) -> str:
+    """Return the reason for the end of a connection after an error of its socket."""
+    return _CLOSED if error.errno == errno.EPIPE else (error.strerror or str(error)).lower()
 
 
 def connection_failure(error: OSError) -> str:

@@ -14,7 +14,7 @@ from tutti import limits
 from tutti.common.credentials import Credentials
 from tutti.common.fork import after_fork
 from tutti.errors import Behind, Damaged, FormatError, NotAllowed, OffsetOutOfRange, Refused, TuttiError, Unavailable, UsageError
-from tutti.io.port_probe import SILENT_ADVICE
+from tutti.io.endpoints import SILENT_ADVICE
 
 _CODES: dict[str, type[TuttiError]] = {
     "below_start": OffsetOutOfRange,

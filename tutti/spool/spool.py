@@ -25,6 +25,7 @@ import msgspec
 from tutti import limits
 from tutti.batching.accumulator import Accumulator, do_nothing
 from tutti.batching.receipt import Batch, Failure, Resume, Spooled, SpoolPosition, reject_in_callback
+from tutti.common.stats import records_text
 from tutti.data.client_protocol import OFFSET_UNKNOWN
 from tutti.data.frames.schema import compression_flags, compression_of
 from tutti.errors import BufferFull, DiskFull, TuttiError, Unavailable, Unknown, UsageError
@@ -289,8 +290,8 @@ class Spool:
             batch.resolve(OFFSET_UNKNOWN, failure)
             self._update_counts(store)
         LOG.error(
-            "%d records of producer %s to topic %s were refused and are kept in %s/refused: %s",
-            block.count, self.state.producer, block.topic, self.path, failure.error,
+            "producer %r: the gateway refused %s to topic %r, which %s/refused keeps: %s",
+            self.state.producer, records_text(block.count), block.topic, self.path, failure.error,
         )  # fmt: skip
         self.finished([batch])
         batch.announce()

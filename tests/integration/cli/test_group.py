@@ -188,6 +188,11 @@ def test_the_last_gateway_continues_alone_by_a_forced_roster(group: DevGroup) ->
     )
     assert left.code == 0
     wait_until(lambda: members(group)["g1"]["state"] == "minority")
+    for options in (["-n", "1"], ["--last", "1"]):
+        command = [*TUTTI, "tail", "--url", group.url, *options]
+        tail = subprocess.run(command, capture_output=True, text=True, timeout=WAIT_S, check=True)
+        assert "no gateway can confirm its frontier with a majority: reading to offset" in tail.stderr
+        assert tail.stderr.count("\n") == tail.stdout.count("\n") == 1
     # In a search of 600 s, only a named reason can end the command within the time limit of the test.
     for change in (("remove", "g2"), ("replace", "g2"), ("add", "g9", "127.0.0.1:1")):
         late = tutti("members", *change, "--timeout", "600", url=group.url)

@@ -4,6 +4,7 @@ is lost or refused, and a changed token file applies to a connected client.
 
 from __future__ import annotations
 
+import contextlib
 import http.client
 import logging
 import ssl
@@ -17,7 +18,7 @@ import pytest
 from tests.support.gateway_process import GatewayProcess
 from tests.support.secured import SecuredFiles
 from tests.support.waiting import wait_until
-from tutti import Producer, Reader
+from tutti import Aborted, Producer, Reader, Unknown
 from tutti.io.admin import AdminClient
 from tutti.security.tokens import Access, change_tokens
 from tutti_gateway.core import limits
@@ -158,3 +159,15 @@ def test_a_changed_quota_applies_to_a_connected_client(house: SecuredFiles, gate
         producer.send_batch("flights", pa.record_batch({"value": pa.array([b"z" * 10_000] * 100)})).result(20)  # 100 s
         assert time.monotonic() - before < 20
     assert len(values(house, gateway, "flights")) == len(receipts) - 1 + 25 + 100
+
+
+def test_records_above_the_quota_get_receipts_until_the_delivery_timeout(house: SecuredFiles, gateway: GatewayProcess) -> None:
+    with (
+        contextlib.suppress(Unknown, Aborted),
+        Producer(gateway.url, credentials=house.credentials("feed"), delivery_timeout=3) as p,
+    ):
+        receipts = [p.send("flights", b"x" * 50) for _ in range(8000)]
+        p.flush()
+        committed = sum(receipt.error is None for receipt in receipts)
+        assert 2 * RECORDS_PER_S < committed < 4 * RECORDS_PER_S
+    assert len(values(house, gateway, "flights")) >= committed

@@ -123,7 +123,7 @@ def test_an_interpreter_at_exit_reports_undelivered_records(gateway: FakeGateway
         "import sys, tutti; p = tutti.Producer(sys.argv[1], producer='lost'); [p.send('t', b'x') for _ in range(7)]", gateway.url
     )
     assert done.returncode == 0
-    assert "producer lost was not closed and 7 records were not delivered" in done.stderr
+    assert "producer 'lost' was not closed, and the end of the interpreter left 7 records undelivered" in done.stderr
 
 
 def test_an_interpreter_that_ends_by_an_error_in_a_with_block_does_not_hang(gateway: FakeGateway) -> None:

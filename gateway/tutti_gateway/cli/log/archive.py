@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from tutti_gateway.cli.common.names import complete_directory
 from tutti_gateway.cli.common.options import json_option
 from tutti_gateway.cli.common.output import count_text, note, print_json, print_table, progress
 
@@ -105,7 +106,7 @@ def once_text(archiver: Archiver, archived: Archive, settings: Settings, path: s
 
 
 @archive.command("list")
-@click.argument("archive")
+@click.argument("archive", shell_complete=complete_directory)
 @json_option
 def list_ranges(archive: str, as_json: bool) -> None:
     """List the ranges of an archive.
@@ -130,7 +131,7 @@ def list_ranges(archive: str, as_json: bool) -> None:
 
 
 @archive.command()
-@click.argument("archive")
+@click.argument("archive", shell_complete=complete_directory)
 @click.option(
     "--remove-orphans",
     is_flag=True,

@@ -46,11 +46,12 @@ _CLI_INTRODUCTION = """\
 - `--url` takes one or more gateways, `tutti://HOST:PORT[,HOST:PORT...]`. The default is `$TUTTI_URL`, or `tutti://127.0.0.1:7400`
   if that variable is not set. `replay` and `backfill` use the default address only without `--path` and `--archive`.
 - Results go to standard output. Progress, reasons for waiting, and confirmations of changes go to standard error.
-- Some commands print a table: `members`, `topics`, `producers`, `keys show`, `log inspect`, `trace` and `status --watch`. If
-  standard output is not a terminal, a table becomes lines with tabs between the fields. The first line has the column names (in
-  `trace`, the second line), and a hyphen marks an empty field. The other commands print sentences, or only the result (`offsets`,
-  `log digest`). With `--json`, a command prints one line of JSON instead. With `--json`, `log inspect` prints one line
-  for each frame, `trace` one line for each step, and `status --watch` one line for each change.
+- Some commands print a table: `members`, `topics`, `queries`, `producers`, `tokens list`, `keys show`, `archive list`, `trace`,
+  `log inspect` and `status --watch`. If standard output is not a terminal, a table becomes lines with tabs between the fields.
+  The first line has the column names (in `trace`, the second line), and a hyphen marks an empty field. The other commands print
+  sentences, or only the result (`offsets`, `log digest`). With `--json`, a command prints one line of JSON instead. With
+  `--json`, `log inspect` prints one line for each frame, `trace` one line for each step, and `status --watch` one line for each
+  change.
 - Some commands print JSON by default: `status` if standard output is not a terminal, `tail` (see `--format`), and `serve` and
   `dev`, which print one line when they are ready.
 - Arguments, including file names, must be UTF-8 text. A file of configuration, keys, tokens or certificates may have at most

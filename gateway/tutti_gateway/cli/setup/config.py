@@ -169,4 +169,4 @@ def _check(file: str, as_json: bool) -> int:
 
 def _gateway_text(config: Any) -> str:
     addresses = f"clients at {config.client_address}, reads at {config.reads_address}, admin at {config.admin_address}"
-    return f"gateway {config.name} of group {config.group.name}, {addresses}, data in {config.data}"
+    return f"gateway {config.name} of group {config.group.name}, {addresses}, data in {os.path.abspath(config.data)}"

@@ -297,7 +297,8 @@ def test_a_fenced_producer_fails_its_waiting_records(gateway: FakeGateway) -> No
                     await waiting
             with pytest.raises(Fenced):
                 p.send("t", b"late")
-            await p.drain()
+            with pytest.raises(Fenced):
+                await p.drain()
 
     gateway.rule = lambda heard: [] if isinstance(heard, Frame) else None
     asyncio.run(run())  # the application has seen the failure
@@ -639,3 +640,27 @@ def test_a_batch_that_waits_has_a_copy_of_its_buffers(held: HeldGateway) -> None
         assert numbers(held) == list(range(count))
 
     asyncio.run(run())
+
+
+def test_the_wrong_kind_of_with_is_an_error_with_the_remedy(gateway: FakeGateway) -> None:
+    wrong: Any = AsyncProducer(gateway.url)
+    with pytest.raises(UsageError, match="use `async with AsyncProducer"), wrong:
+        pass
+
+
+def test_the_end_of_a_block_waits_once_for_spooled_records(spool: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    waits: list[float | None] = []
+    close = Producer._close
+
+    def record(self: Producer, timeout: float | None) -> None:
+        waits.append(timeout)
+        close(self, timeout)
+
+    monkeypatch.setattr(Producer, "_close", record)
+
+    async def run() -> None:
+        async with AsyncProducer("tutti://127.0.0.1:1", producer="p", spool=spool, delivery_timeout=0.1) as p:
+            p.send("t", b"1")
+
+    asyncio.run(run())
+    assert waits == [0.0]

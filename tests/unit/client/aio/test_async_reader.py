@@ -14,7 +14,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from tests.unit.client.fake_flight_server import ReadableGateway, error_of, values
+from tests.unit.client.fake_flight_server import ReadableGateway, always, error_of, values
 from tests.unit.client.fake_gateway import until
 from tutti import limits
 from tutti.aio import AsyncReader
@@ -362,5 +362,106 @@ def test_the_next_batch_is_fetched_ahead_and_no_more(gateway: ReadableGateway, m
             assert values([batch]) == [0, 1, 2, 3]
             await asyncio.sleep(0.1)
             assert (taken, r.position) == ([4, 8], 4)
+
+    asyncio.run(run())
+
+
+def test_a_cancelled_wait_for_a_record_does_not_end_the_iteration(gateway: ReadableGateway) -> None:
+    async def run() -> None:
+        async with AsyncReader(gateway.url, start="latest", follow=True) as r:
+            records = r.records()
+            for number in (20, 21):
+                with pytest.raises(TimeoutError):
+                    await asyncio.wait_for(anext(records), 0.02)
+                gateway.add(1)
+                assert (await asyncio.wait_for(anext(records), WAIT_S)).value == b"%d" % number
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("over", [True, False])
+def test_an_error_that_no_call_waited_for_counts_only_if_the_outage_lasts(gateway: ReadableGateway, over: bool) -> None:
+    async def run() -> None:
+        async with AsyncReader(gateway.url, start="latest", follow=True, patience=1.5) as r:
+            gateway.reads.fail = always("busy")
+            while True:  # as a program that does other work between short polls
+                assert await r.poll(0.01) is None
+                assert r._fetching is not None
+                await asyncio.wait({r._fetching})
+                if r._fetching.exception() is not None:
+                    break
+            if over:
+                gateway.reads.fail = lambda what: None
+                gateway.add(1)
+                assert values([await anext(r)]) == [20]
+            else:
+                with pytest.raises(
+                    Unavailable, match=r"no gateway answered a read within \d\.\d s, and every poll has failed: 127"
+                ):
+                    await r.poll(WAIT_S)
+
+    asyncio.run(run())
+
+
+def test_a_reader_that_is_dropped_or_closed_while_it_opens_logs_nothing_more(caplog: pytest.LogCaptureFixture) -> None:
+    errors: list[object] = []
+
+    async def run() -> None:
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: errors.append(context))
+        for close in (True, False):
+            r = AsyncReader("tutti://127.0.0.1:1", connect_timeout=30)
+            with pytest.raises(TimeoutError):
+                await asyncio.wait_for(r.open(), 0.1)
+            if close:
+                await r.close()
+            caplog.clear()
+            del r
+            await asyncio.to_thread(until, lambda: not reader_threads())
+            await asyncio.sleep(0)
+            assert caplog.messages == []
+        failed = AsyncReader("tutti://127.0.0.1:1", connect_timeout=0.01)
+        opening = asyncio.create_task(failed.open())
+        await asyncio.sleep(0)
+        opening.cancel()
+        pending = failed._opening
+        assert pending is not None
+        await asyncio.to_thread(until, pending.done)
+        del failed, pending
+        gc.collect()
+
+    asyncio.run(run())
+    assert errors == []
+
+
+def test_the_description_has_the_position_of_the_returned_records(gateway: ReadableGateway) -> None:
+    async def run() -> None:
+        r = AsyncReader(gateway.url, name="loader")
+        assert repr(r) == "<AsyncReader not open>"
+        async with r:
+            await anext(r)
+            await asyncio.sleep(0.05)  # the thread has the next batch
+            address = gateway.url.removeprefix("tutti://")
+            assert repr(r) == f"<AsyncReader 'loader' of {gateway.url}, connected to {address}, position 4, end 20>"
+
+    asyncio.run(run())
+
+
+def test_the_wrong_kind_of_with_and_of_for_is_an_error_with_the_remedy(gateway: ReadableGateway) -> None:
+    reader: Any = AsyncReader(gateway.url)
+    with pytest.raises(UsageError, match="use `async with AsyncReader"), reader:
+        pass
+    with pytest.raises(UsageError, match="use `async for batch in reader`"):
+        list(reader)
+
+    async def run() -> None:
+        with pytest.raises(UsageError, match=r"use `async for record in reader.records\(\)`"):
+            await reader.records()
+        with Reader(gateway.url) as plain:
+            found: Any = plain
+            with pytest.raises(UsageError, match="use `with Reader"):
+                async with found:
+                    pass
+            with pytest.raises(UsageError, match="use `for batch in reader`"):
+                _ = [batch async for batch in found]
 
     asyncio.run(run())

@@ -353,7 +353,7 @@ def test_an_error_in_the_block_leaves_the_records_in_the_spool(
 
     with pytest.raises(ZeroDivisionError):
         fail()
-    assert "1 records of producer 'jfk' stay in spool" in caplog.text
+    assert "of producer 'jfk' keeps 1 record: " in caplog.text
     gateway.start()
     with opened(gateway, spool, delivery_timeout=30):
         pass
@@ -371,7 +371,7 @@ for number in range(100):
     p.send("t", b"%d" % number)
 """
     ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
-    assert "100 records of producer 'jfk' stay in spool" in ended.stderr
+    assert "of producer 'jfk' keeps 100 records: " in ended.stderr
     gateway.start()
     with opened(gateway, spool, delivery_timeout=30):
         pass
