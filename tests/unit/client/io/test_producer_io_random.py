@@ -62,6 +62,7 @@ class FakeConnection:
         self.readable = self.has_events = True
         self.is_ready = True
         self.trouble = "connection refused" if self.world.away else ""
+        self.loss = "the connection was closed"
         self.events = deque([ConnectionEvent.REFUSED if self.world.away else ConnectionEvent.UP])
         self.received: deque[bytes] = deque()
         self.sent: deque[list[bytes]] = deque()  # messages that have not arrived
