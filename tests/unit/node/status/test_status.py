@@ -161,6 +161,13 @@ def test_a_gateway_with_tokens_reports_their_quotas() -> None:
     assert json.decode(bench.documents.status())["security"] == {"tokens": 1, "quotas": quotas}
 
 
+def test_a_problem_of_a_security_file_is_a_reason_of_the_row_and_blocks_no_records() -> None:
+    bench = Bench()
+    bench.security = {"trouble": "the certificate expired"}
+    status = json.decode(bench.documents.status())
+    assert (status["reason"], status["members"][0]["reason"]) == ("", "the certificate expired")
+
+
 def test_a_reader_that_blocks_retention_is_reported() -> None:
     bench = Bench(more='[retention]\ntime = "1d"\nbytes = 400_000_000\nkeep_for = ["archive", "late"]\n')
     bench.stack.decided.readers["archive"] = 4
