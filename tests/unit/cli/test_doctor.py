@@ -10,6 +10,7 @@ import resource
 import shutil
 import signal
 import socket
+import ssl
 import subprocess
 import sys
 import threading
@@ -20,6 +21,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.certificates import certificate
+from tests.support.ports import free_base
 from tests.support.processes import expect_end
 from tutti import limits
 from tutti.batching import appender
@@ -209,7 +212,7 @@ def admin() -> Iterator[http.server.HTTPServer]:
         def do_GET(self) -> None:
             self.send_response(200)
             self.end_headers()
-            self.wfile.write(json.dumps({"gateway": "jfk"} if self.path == "/v1/status" else {}).encode())
+            self.wfile.write(json.dumps({"gateway": "jfk"} if self.path == "/v1/status" else {"status": "ok"}).encode())
 
         def log_message(self, *_: object) -> None:
             """Be quiet."""
@@ -225,7 +228,7 @@ def admin() -> Iterator[http.server.HTTPServer]:
 def test_ports_of_another_program_and_of_a_gateway(admin: http.server.HTTPServer) -> None:
     port = int(admin.server_address[1])
     ours = machine.ports(port - 3)
-    assert (ours.good, ours.found) == (True, f"{port - 3} to {port} belong to gateway jfk, which is running")
+    assert (ours.good, ours.found) == (True, f"{port - 3} to {port} on 127.0.0.1 belong to gateway jfk, which is running")
     with socket.socket() as other:
         other.bind(("127.0.0.1", 0))
         other.listen()
@@ -233,6 +236,33 @@ def test_ports_of_another_program_and_of_a_gateway(admin: http.server.HTTPServer
         found = machine.ports(taken)
     assert not found.good
     assert f"in use by another program: {taken} (clients)" in found.found
+
+
+@pytest.mark.parametrize(("family", "host"), [(socket.AF_INET, "127.0.0.9"), (socket.AF_INET6, "::1")])
+def test_ports_are_checked_on_every_address_of_the_host(family: socket.AddressFamily, host: str) -> None:
+    taken = free_base()
+    with socket.socket(family) as other:
+        try:
+            other.bind((host, taken))
+        except OSError:
+            pytest.skip(f"this host has no address {host}")
+        other.listen()
+        found = machine.ports(taken)
+    assert (found.good, found.found.endswith(f" on {host}")) == (False, True)
+    assert machine.ports(taken).found == f"{taken} to {taken + 3} are free on all addresses of this host"
+
+
+def test_ports_of_a_gateway_with_a_certificate(admin: http.server.HTTPServer, tmp_path: Path) -> None:
+    certificate(tmp_path, "tls")
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(tmp_path / "tls.pem", tmp_path / "tls.key")
+    admin.socket = context.wrap_socket(admin.socket, server_side=True)
+    port = int(admin.server_address[1])
+    found = machine.ports(port - 3)
+    assert (found.good, found.found) == (
+        True,
+        f"{port - 3} to {port} on 127.0.0.1 belong to a gateway with a certificate, which is running",
+    )
 
 
 def a_java(directory: Path, says: str, code: int = 0) -> Path:
