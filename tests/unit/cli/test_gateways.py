@@ -48,8 +48,25 @@ def test_a_group_without_a_majority_is_reported_with_its_reached_and_missing_gat
     assert str(error.value) == (
         "the group has no majority, so it cannot complete this change. Reached: jfk (minority: not heard of lga; 2 of 2 voters are "
         "needed). Not reached: lga (connection refused). Start the missing gateways, or repair the network between the gateways. "
-        "Then check with `tutti members` whether the change has been made, and run the command again if not. Only if too many "
-        "gateways are lost for good: `tutti roster force --keep jfk`"
+        "The change may still be made when a majority is back: check with `tutti members` then, and run the command again if it has "
+        "not been made. Only if too many gateways are lost for good: `tutti roster force --keep jfk`"
+    )
+
+
+def test_a_forced_roster_keeps_only_gateways_with_a_log_and_a_vote() -> None:
+    def row(name: str, *, voter: bool) -> dict[str, object]:
+        return {"name": name, "voter": voter}
+
+    here = Member("jfk", members=[row("jfk", voter=True), row("lga", voter=False)])
+    empty = Member("ewr", state="joining", log="", members=[row("ewr", voter=False)])
+    other_disk = Member("lga", members=[row("jfk", voter=True), row("lga", voter=False)])
+    with FakeGateway(rule=empty) as second, FakeGateway(rule=other_disk) as third, FakeGateway(rule=here) as gateway:
+        here.status["gateways"] = {"jfk": gateway.url, "ewr": second.url, "lga": third.url}
+        with pytest.raises(NoMajority) as error:
+            checked_twice(gateway.url)
+    assert str(error.value).endswith(
+        "Only if too many gateways are lost for good: stop ewr, lga first (no log or no vote), then `tutti roster force --keep jfk`"
+        ", and then `tutti members add` for each of the others, with an empty directory"
     )
 
 

@@ -109,7 +109,7 @@ class ForcedRoster:
         """Return the reason why the named gateways cannot form a forced roster; empty if they can."""
         voters, me = self._voters(), self._identity.gateway
         if self._peers.rosters.blank:
-            return "the log of this gateway has no roster yet: there is nothing to force"
+            return f"the log of gateway {me!r} has no roster yet: leave {me} out of the named gateways, and stop it before"
         unknown = sorted(names - voters.keys())
         if unknown or not names:
             detail = f"{', '.join(unknown)} not among them" if unknown else "no gateway was named"
