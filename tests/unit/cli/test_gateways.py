@@ -48,8 +48,8 @@ def test_a_group_without_a_majority_is_reported_with_its_reached_and_missing_gat
     assert str(error.value) == (
         "the group has no majority, so it cannot complete this change. Reached: jfk (minority: not heard of lga; 2 of 2 voters are "
         "needed). Not reached: lga (connection refused). Start the missing gateways, or repair the network between the gateways. "
-        "The change may still be made when a majority is back: check with `tutti members` then, and run the command again if it has "
-        "not been made. Only if too many gateways are lost for good: `tutti roster force --keep jfk`"
+        "The change may still be made when a majority is back: check with `tutti members` then, and run the command again if it "
+        "has not been made. Only if too many gateways are lost for good: `tutti roster force --keep jfk`"
     )
 
 

@@ -122,7 +122,7 @@ class RosterChanges:
             self._deny(waiting.session, waiting.request, message.code, message.reason, message.retry)
 
     def session_closed(self, session: int) -> None:
-        """Repeat the requests of an ended session no more. A change that the coordinator has already ordered may still be decided."""
+        """Withdraw the requests of an ended session. A change that the coordinator has already ordered may still be decided."""
         self._waiting = [one for one in self._waiting if one.session != session]
 
     def decided(self, run: tuple[Frame, ...]) -> None:
