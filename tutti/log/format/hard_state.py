@@ -100,7 +100,8 @@ def check_hard_state(directory: str, stored: HardStateSlot | None, firsts: list[
     if stored is None and firsts:
         path = os.path.join(directory, HARD_STATE_FILE)
         raise Damaged(
-            f"{path} is missing, but the log exists, so the promises of this gateway are unknown: put the moved file back, but never an older copy of it"
+            f"{path} is missing, but the log exists, so the promises of this gateway are unknown: restore the file from "
+            "where it was moved to, but never an older copy of it"
         )
     if not firsts and (log or (stored is not None and (stored.mark.position or stored.segment))):
         raise Damaged(f"{directory} held log {log}, but {os.path.join(directory, LOG)} has no segment of it: restore the files")
