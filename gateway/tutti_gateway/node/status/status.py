@@ -209,7 +209,9 @@ class StatusDocuments:
         if not waits:
             return waits
         refused = [f"{name}: {why}" for name, why in _refused(transport).items()]
-        return "; ".join(refused if refused and not self._decided.log else [*refused, waits, *_differing(transport).values()])
+        # A full disk may be the cause of the other reasons: a member that cannot write leaves the view, and must catch up.
+        causes = list(filter(None, [self._no_space_reason(), *refused]))
+        return "; ".join(causes if refused and not self._decided.log else [*causes, waits, *_differing(transport).values()])
 
     def _view(self, members: list[Member]) -> dict[str, object]:
         view, inside, coordinator = self._group.view
