@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import socket
 from typing import Any
 
 import pytest
 
 from tests.support.ports import free_port
 from tests.unit.client.fake_gateway import FakeGateway
+from tutti import limits
 from tutti.data import client_protocol
 from tutti.errors import Unavailable
 from tutti_gateway.cli.common import gateways
@@ -112,6 +114,17 @@ def test_a_request_without_an_answer_ends_when_the_majority_is_lost() -> None:
         pytest.raises(NoMajority, match=r"jfk \(minority: alone\)"),
     ):
         control.change_roster("remove", "lga")
+
+
+def test_a_command_names_the_silent_gateway_for_which_it_waits(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(limits, "ADDRESS_TIMEOUT_US", 1_000_000)
+    monkeypatch.setattr(gateways, "SILENT_S", 0.0)
+    with socket.create_server(("127.0.0.1", 0)) as suspended, FakeGateway() as second:
+        silent = f"127.0.0.1:{suspended.getsockname()[1]}"
+        await_gateway(f"tutti://{silent},127.0.0.1:{second.port}")
+    assert f"waiting for a gateway: {silent} has not answered yet" in capsys.readouterr().err
 
 
 def test_where_no_gateway_runs_the_command_does_not_wait() -> None:

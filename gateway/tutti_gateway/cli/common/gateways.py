@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 #: Time without a majority after which a command fails. An ordinary failover takes less, and so does a restart of one gateway.
 GRACE_S = 2.0
+SILENT_S = 1.0  # time without an answer after which a command names the address for which it waits
 _STATUS_S = 0.5  # time for the status of one gateway, for the text of an error
 _TITLE = "waiting for a gateway"
 
@@ -30,8 +31,16 @@ def await_gateway(url: str) -> None:
     """
     from tutti.io.admin import AdminClient
 
-    with AdminClient(url, await_start=False) as control, showing_reason(_TITLE, lambda: control.trouble):
-        control.welcome()
+    began_s = time.monotonic()
+    with AdminClient(url, await_start=False) as control:
+
+        def reason() -> str:
+            # The client reports a suspended gateway only after several seconds, but a command must not wait so long in silence.
+            late = time.monotonic() - began_s >= SILENT_S
+            return control.trouble or (f"{control.address} has not answered yet" if late else "")
+
+        with showing_reason(_TITLE, reason):
+            control.welcome()
 
 
 @contextmanager
