@@ -48,7 +48,7 @@ _REDIRECTED = (Condition.LOST, _WARNING, "leaving {where} for another gateway: {
 _UNREACHABLE = (Condition.UNREACHABLE, _WARNING, "no gateway is reachable: {cause}")
 _NO_QUORUM = (Condition.NO_QUORUM, _WARNING, "no gateway has a quorum: {cause}")
 _STALLED = (Condition.STALLED, _WARNING, "connected to {where}, but no record has got an outcome for {seconds} s: {cause}")
-_THROTTLED = (Condition.THROTTLED, _WARNING, "{cause}: {where} delays records, and loses none")
+_THROTTLED = (Condition.THROTTLED, _WARNING, "{cause}: {where} delays records")
 _CONNECTED = (Condition.CONNECTED, _INFO, "connected to {where}")
 _RECOVERED = (Condition.CONNECTED, _INFO, "recovered after {seconds} s: connected to {where}{waited}")
 #: The state machine: (condition, event) -> next condition, level and text of the line. A missing entry logs nothing.

@@ -1,4 +1,4 @@
-"""Checks of TLS certificates: whether a certificate and its key are usable, and whether clients will accept the certificate."""
+"""Checks of TLS certificates: whether a certificate and its key are usable, and whether and how long clients accept it."""
 
 from __future__ import annotations
 
@@ -13,10 +13,11 @@ from pathlib import Path
 from typing import Any
 
 from tutti.errors import ConfigError, remedy
-from tutti.security.user_files import check_private, read_limited
+from tutti.security.user_files import FileWatcher, check_private, file_stamp, read_limited
 
 EXPIRES_SOON_DAYS = 30
 _DAY_S = 86_400
+_CHECK_S = 3600  # a certificate that nobody touches changes its state only with time
 _NO_CHECK_TIME = 0x200000  # X509_V_FLAG_NO_CHECK_TIME, which the module `ssl` does not name
 _WRONG_HOST = (62, 64)  # X509_V_ERR_HOSTNAME_MISMATCH and X509_V_ERR_IP_ADDRESS_MISMATCH
 
@@ -46,6 +47,53 @@ def check_certificate(certificate: str | Path, key: str | Path) -> None:
         raise ConfigError(
             f"{error.filename or certificate} cannot be read ({reason}): {remedy(error, 'give a PEM file')}"
         ) from None
+
+
+class CertificateWatch:
+    """Knows until when the certificate of a gateway is valid, and why clients reject it or will soon. Used by one thread.
+
+    Attributes:
+        expires_us: end of validity, us since 1970, UTC; 0 if the certificate cannot be read.
+        trouble: the reasons for which clients reject the certificate or soon will, with the remedies; empty if there are none.
+    """
+
+    def __init__(self, certificate: str | Path, key: str | Path, host: str) -> None:
+        """Read the certificate; `host` is the name or IP address that clients connect to."""
+        self._certificate, self._key, self._host = certificate, key, host
+        self._watchers = [FileWatcher(path, file_stamp(path)) for path in (certificate, key)]
+        self._checked_s = 0.0
+        self._read()
+
+    def refresh(self) -> None:
+        """Check the certificate again if a file has changed, or if an hour has passed."""
+        changed = [(watcher, stamp) for watcher in self._watchers if (stamp := watcher.check()) is not None]
+        if not changed and 0 <= time.time() - self._checked_s < _CHECK_S:
+            return
+        for watcher, stamp in changed:
+            watcher.mark_read(stamp)
+        self._read()
+
+    def _read(self) -> None:
+        self._checked_s = time.time()
+        try:
+            check_certificate(self._certificate, self._key)
+        except ConfigError as error:
+            # Servers load a changed certificate only if it is usable, so `expires_us` of the previous one stays right.
+            self.trouble = f"the new certificate is invalid, and the old one stays in use: {error}"
+            return
+        self.expires_us = _expires_us(self._certificate, self._key)
+        found = certificate_warnings(self._certificate, self._key, self._host)
+        self.trouble = "; ".join(f"{what}: {do}" for what, do in found)
+
+    expires_us = 0
+
+
+def _expires_us(certificate: str | Path, key: str | Path) -> int:
+    """Return the end of validity of a usable certificate, us since 1970, UTC; 0 if no client can use the certificate."""
+    try:
+        return ssl.cert_time_to_seconds(_handshake(certificate, key)["notAfter"]) * 1_000_000
+    except OSError:
+        return 0
 
 
 def _no_password() -> str:

@@ -54,6 +54,9 @@ _CONNECTION_ERRORS = {
     "Connection refused": "the reads port refuses connections: the reads process of the gateway starts or has ended; see its log",
     "address lookup failed": _NAME,
     "errors resolving": _NAME,
+    "certificate has expired": "TLS failed: the certificate of the reads port has expired (or the clock of this host is wrong): "
+    "its operator must install a new one, which a running gateway loads",
+    "certificate is not yet valid": "TLS failed: the certificate of the reads port is not valid yet: check the hosts' clocks",
     "certificate verify failed": f"TLS failed: the certificate of the reads port is not trusted here; {_CERTIFICATES}",
     "Hostname Verification Check failed": "TLS failed: the certificate of the reads port is for another host; issue one for it",
     "wrong version number": "TLS failed: the reads port does not speak TLS; check whether another program uses the port",
@@ -66,6 +69,9 @@ _CONNECTION_ERRORS = {
     "onnection timed out": f"the reads port does not answer, because its host is down or a firewall drops packets: {_NETWORK}",
     "failed to connect to all addresses": f"no connection to the reads port is possible: check its gateway, and {_NETWORK}",
 }
+
+# gRPC logs each failed attempt to connect to standard error; the raised error contains the reason.
+os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
 
 _lock = threading.Lock()
 _clients: dict[tuple[str, str], Any] = {}  # (location, trusted certificates) -> client

@@ -481,12 +481,27 @@ def test_a_topic_is_created_with_the_right_to_write_it(
     assert (told.code, told.err) == (2, "error: no topic is named 'fuel': the topics are flights, flights-new, flights-raw\n")
 
 
+def test_a_broken_token_file_is_logged_and_shown_until_it_is_right_again(house: SecuredFiles, gateway: GatewayProcess) -> None:
+    good = house.file.read_text()
+    house.file.write_text("[tokens\n")
+    try:
+        wait_until(lambda: "the token file has a problem" in gateway.log_tail())
+        with AdminClient(gateway.url, credentials=house.credentials("ops")) as control:
+            assert "the tokens read before stay valid: " in control.members()[0]["reason"]
+            status = control.status()
+        assert status["security"]["problems"].keys() == {"tokens"}
+        assert (status["reason"], status["state"]) == ("", "primary")
+    finally:
+        house.file.write_text(good)
+    wait_until(lambda: "the token file is valid again" in gateway.log_tail())
+
+
 def test_another_certificate_is_served_without_a_restart_of_the_gateway(house: SecuredFiles, gateway: GatewayProcess) -> None:
     """The last one here: it changes the house."""
     (house.place / "tls.pem").write_text("cut")
     pid = gateway.pid
-    while "the new certificate is invalid; the old one stays in use" not in gateway.log_tail():
-        time.sleep(0.05)
+    for text in ("the new certificate is invalid; the old one stays in use", "the certificate has a problem"):
+        wait_until(partial(lambda text: text in gateway.log_tail(), text))
     (house.place / "tls.key").unlink()
     certificate(house.place, "tls")
     deadline = time.monotonic() + 60
@@ -498,3 +513,5 @@ def test_another_certificate_is_served_without_a_restart_of_the_gateway(house: S
     with Reader(gateway.url, topics=["flights"], credentials=house.credentials("reader")) as reader:
         assert next(iter(reader.records())).value == b"one"
     assert gateway.pid == pid
+    wait_until(lambda: "the certificate is valid again" in gateway.log_tail())
+    assert "the reads process ended as planned and is restarted" in gateway.log_tail()

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import socket
 from typing import Any
 
 import pytest
 
 from tests.support.ports import free_port
 from tests.unit.client.fake_gateway import FakeGateway
+from tutti import limits
 from tutti.data import client_protocol
 from tutti.errors import Unavailable
 from tutti_gateway.cli.common import gateways
@@ -48,8 +50,25 @@ def test_a_group_without_a_majority_is_reported_with_its_reached_and_missing_gat
     assert str(error.value) == (
         "the group has no majority, so it cannot complete this change. Reached: jfk (minority: not heard of lga; 2 of 2 voters are "
         "needed). Not reached: lga (connection refused). Start the missing gateways, or repair the network between the gateways. "
-        "Then check with `tutti members` whether the change has been made, and run the command again if not. Only if too many "
-        "gateways are lost for good: `tutti roster force --keep jfk`"
+        "The change may still be made when a majority is back: check with `tutti members` then, and run the command again if it "
+        "has not been made. Only if too many gateways are lost for good: `tutti roster force --keep jfk`"
+    )
+
+
+def test_a_forced_roster_keeps_only_gateways_with_a_log_and_a_vote() -> None:
+    def row(name: str, *, voter: bool) -> dict[str, object]:
+        return {"name": name, "voter": voter}
+
+    here = Member("jfk", members=[row("jfk", voter=True), row("lga", voter=False)])
+    empty = Member("ewr", state="joining", log="", members=[row("ewr", voter=False)])
+    other_disk = Member("lga", members=[row("jfk", voter=True), row("lga", voter=False)])
+    with FakeGateway(rule=empty) as second, FakeGateway(rule=other_disk) as third, FakeGateway(rule=here) as gateway:
+        here.status["gateways"] = {"jfk": gateway.url, "ewr": second.url, "lga": third.url}
+        with pytest.raises(NoMajority) as error:
+            checked_twice(gateway.url)
+    assert str(error.value).endswith(
+        "Only if too many gateways are lost for good: stop ewr, lga first (no log or no vote), then `tutti roster force --keep jfk`"
+        ", and then `tutti members add` for each of the others, with an empty directory"
     )
 
 
@@ -95,6 +114,17 @@ def test_a_request_without_an_answer_ends_when_the_majority_is_lost() -> None:
         pytest.raises(NoMajority, match=r"jfk \(minority: alone\)"),
     ):
         control.change_roster("remove", "lga")
+
+
+def test_a_command_names_the_silent_gateway_for_which_it_waits(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(limits, "ADDRESS_TIMEOUT_US", 1_000_000)
+    monkeypatch.setattr(gateways, "SILENT_S", 0.0)
+    with socket.create_server(("127.0.0.1", 0)) as suspended, FakeGateway() as second:
+        silent = f"127.0.0.1:{suspended.getsockname()[1]}"
+        await_gateway(f"tutti://{silent},127.0.0.1:{second.port}")
+    assert f"waiting for a gateway: {silent} has not answered yet" in capsys.readouterr().err
 
 
 def test_where_no_gateway_runs_the_command_does_not_wait() -> None:

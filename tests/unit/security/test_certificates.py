@@ -9,9 +9,10 @@ from pathlib import Path
 import pytest
 
 from tests.support.certificates import certificate
+from tutti import limits
 from tutti.errors import ConfigError
 from tutti.security import certificates
-from tutti.security.certificates import certificate_warnings, check_certificate
+from tutti.security.certificates import CertificateWatch, certificate_warnings, check_certificate
 from tutti_gateway.config import advice, check_config
 
 DAY_S = 86_400
@@ -105,3 +106,38 @@ def test_a_gateway_is_advised_about_the_host_that_it_advertises(tmp_path: Path) 
         found = advice(config)
         assert [one.key for one in found] == ["security.tls_certificate"] * count
         assert all("clients connect to 10.0.0.1" in one.what for one in found)
+
+
+def test_a_watch_reports_the_end_and_the_problems_as_time_passes(tmp_path: Path, later: Callable[[float], None]) -> None:
+    later(1)
+    watch = CertificateWatch(tmp_path / "a.pem", tmp_path / "a.key", "127.0.0.1")
+    end = certificates._handshake(tmp_path / "a.pem", tmp_path / "a.key")["notAfter"]
+    assert (watch.expires_us, watch.trouble) == (ssl.cert_time_to_seconds(end) * 1_000_000, "")
+    later(40)
+    watch.refresh()
+    assert "within 30 days: install a new certificate" in watch.trouble
+    later(61)
+    watch.refresh()
+    assert "expired at" in watch.trouble
+
+
+def test_a_watch_reads_a_renewed_certificate_and_keeps_the_end_of_the_old_one_if_the_new_one_is_invalid(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "KEYS_UNCHANGED_US", 0)
+    certificate(tmp_path, "a", days=20)
+    watch = CertificateWatch(tmp_path / "a.pem", tmp_path / "a.key", "127.0.0.1")
+    first_us = watch.expires_us
+    assert "within 30 days" in watch.trouble
+    good = (tmp_path / "a.pem").read_bytes()
+    (tmp_path / "a.pem").write_text("no certificate")
+    watch.refresh()
+    assert watch.trouble.startswith("the new certificate is invalid, and the old one stays in use: ")
+    assert watch.expires_us == first_us
+    (tmp_path / "a.pem").write_bytes(good)
+    watch.refresh()
+    assert "within 30 days" in watch.trouble
+    certificate(tmp_path, "a", days=90)
+    watch.refresh()
+    assert watch.trouble == ""
+    assert watch.expires_us > first_us

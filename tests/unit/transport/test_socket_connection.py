@@ -163,9 +163,31 @@ def test_a_link_knows_why_its_last_connection_failed(wire: Wire, server: socket.
     wire.line.connect(Address("127.0.0.1", free_port()))
     wire.look(lambda: wire.link.connect_error is not None)
     assert wire.link.failure == "lga:1 refuses connections to its group port: no gateway runs there; start it"
-    wire.line.connect(Address(*server.getsockname()[:2]))
-    wire.look(lambda: wire.link.connect_error == 0)
+    there = wire.stand(server)
     assert (wire.link.failure, wire.link.facts()["accepts"]) == ("", True)
+    there.close()
+    assert [news.kind for news in wire.look(lambda: not wire.by_descriptor)] == [LinkEventKind.DOWN]
+    assert (wire.link.failure, wire.link.facts()["accepts"]) == ("", False), "a closed connection does not show a silent process"
+
+
+def test_a_peer_counts_as_silent_only_after_an_interval_of_heartbeats_without_an_answer(wire: Wire, server: socket.socket) -> None:
+    wire.line.connect(Address(*server.getsockname()[:2]))
+    there, _ = server.accept()
+    first_us = wire.line.deadline_us
+    wire.look(lambda: wire.line.deadline_us != first_us)
+    accepts = []
+    for _ in range(3):
+        assert list(wire.line.heartbeat(was_running=True)) == []
+        accepts.append(wire.link.facts()["accepts"])
+    assert accepts == [False, True, True]
+    wire.now_us = wire.line.deadline_us
+    list(wire.line.tick())  # the handshake is given up, and the peer stays silent
+    wire.now_us = wire.line.deadline_us
+    list(wire.line.tick())
+    first_us = wire.line.deadline_us
+    wire.look(lambda: wire.line.deadline_us != first_us)
+    assert wire.link.facts()["accepts"], "the next connection does not hide that the peer is silent"
+    there.close()
 
 
 @pytest.mark.parametrize(

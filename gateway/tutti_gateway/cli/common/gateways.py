@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 #: Time without a majority after which a command fails. An ordinary failover takes less, and so does a restart of one gateway.
 GRACE_S = 2.0
+SILENT_S = 1.0  # time without an answer after which a command names the address for which it waits
 _STATUS_S = 0.5  # time for the status of one gateway, for the text of an error
 _TITLE = "waiting for a gateway"
 
@@ -30,8 +31,16 @@ def await_gateway(url: str) -> None:
     """
     from tutti.io.admin import AdminClient
 
-    with AdminClient(url, await_start=False) as control, showing_reason(_TITLE, lambda: control.trouble):
-        control.welcome()
+    began_s = time.monotonic()
+    with AdminClient(url, await_start=False) as control:
+
+        def reason() -> str:
+            # The client reports a suspended gateway only after several seconds, but a command must not wait so long in silence.
+            late = time.monotonic() - began_s >= SILENT_S
+            return control.trouble or (f"{control.address} has not answered yet" if late else "")
+
+        with showing_reason(_TITLE, reason):
+            control.welcome()
 
 
 @contextmanager
@@ -120,12 +129,29 @@ def _no_majority_text(answers: Mapping[Address, dict[str, Any] | str]) -> str:
     if reached and not any(one["log"] for one in reached.values()):
         return f"the group is not founded yet. Reached: {shown}.{missing} Start the missing gateways, and run the command again"
     do = (
-        "Start the missing gateways, or repair the network between the gateways. Then check with `tutti members` whether the "
-        "change has been made, and run the command again if not"
+        "Start the missing gateways, or repair the network between the gateways. The change may still be made when a "
+        "majority is back: check with `tutti members` then, and run the command again if it has not been made"
     )
-    keep = ",".join(sorted(one["gateway"] for one in reached.values() if one["state"] != "halted"))
-    force = f". Only if too many gateways are lost for good: `tutti roster force --keep {keep}`" if keep else ""
+    force = _force_text(list(reached.values()))
     return f"the group has no majority, so it cannot complete this change. Reached: {shown or 'none'}.{missing} {do}{force}"
+
+
+def _force_text(reached: Sequence[Mapping[str, Any]]) -> str:
+    """Return the last resort after a permanent loss, a forced roster; empty if none of the reached gateways could remain in it."""
+    keep = sorted(one["gateway"] for one in reached if _can_remain(one))
+    if not keep:
+        return ""
+    # The request is refused while a gateway is heard that it would exclude.
+    others = ", ".join(sorted(one["gateway"] for one in reached if not _can_remain(one)))
+    first = f"stop {others} first (no log or no vote), then " if others else ""
+    then = ", and then `tutti members add` for each of the others, with an empty directory" if others else ""
+    return f". Only if too many gateways are lost for good: {first}`tutti roster force --keep {','.join(keep)}`{then}"
+
+
+def _can_remain(status: Mapping[str, Any]) -> bool:
+    """True if a gateway can remain in a forced roster: it has a log, which names the gateway with its present disk as a voter."""
+    own = (member for member in status.get("members", ()) if member["name"] == status["gateway"])
+    return status["state"] != "halted" and bool(status["log"]) and all(member["voter"] for member in own)
 
 
 def _at(url: str) -> list[Address]:

@@ -122,10 +122,8 @@ class RosterChanges:
             self._deny(waiting.session, waiting.request, message.code, message.reason, message.retry)
 
     def session_closed(self, session: int) -> None:
-        """Send no more answers to a session that has ended. The session's requests continue."""
-        for waiting in self._waiting:
-            if waiting.session == session:
-                waiting.session = 0
+        """Withdraw the requests of an ended session. A change that the coordinator has already ordered may still be decided."""
+        self._waiting = [one for one in self._waiting if one.session != session]
 
     def decided(self, run: tuple[Frame, ...]) -> None:
         """Compare the ROSTER frames of a decided run with the waiting requests."""
@@ -135,7 +133,17 @@ class RosterChanges:
             for frame in run:
                 if frame.kind == Kind.ROSTER:
                     self._noted = max(self._noted, frame.position)
-                    self._follow({voter.name: voter for voter in decode_body(RosterBody, frame.body).voters})
+                    body = decode_body(RosterBody, frame.body)
+                    if body.forced:
+                        self._withdraw_all()
+                    self._follow({voter.name: voter for voter in body.voters})
+
+    def _withdraw_all(self) -> None:
+        """Deny all requests, because an operator has forced a roster since. Each request assumed the gateways of the old roster."""
+        waiting, self._waiting = self._waiting, []
+        for one in waiting:
+            reason = f"an operator forced the roster meanwhile, without the change {one.ask.change} {one.ask.name!r}"
+            self._deny(one.session, one.request, "roster", f"{reason}; check `tutti members`, and ask again if needed", retry=False)
 
     def _follow(self, named: dict[str, Voter]) -> None:
         """Deny each request whose change a ROSTER has made and a later ROSTER has undone.

@@ -24,6 +24,8 @@ class Peer:
         incarnation: incarnation of the peer's disk, from the peer's last message.
         beat: the peer's last heartbeat; None before the first one.
         received_us: arrival time of the peer's last heartbeat.
+        round_us: time between the last heartbeat that the peer echoes and its own, without the time for which the peer held the
+            echo; 0 without an echo. The peer's heartbeat cannot be older than this time.
         lag: number of positions by which the peer's frontier was below this gateway's when the last heartbeat arrived.
         missed: number of this gateway's heartbeats since the last message of the peer.
         up: False if the transport reports that the connection to the peer is broken.
@@ -43,6 +45,7 @@ class Peer:
         "number",
         "probed",
         "received_us",
+        "round_us",
         "rtt_us",
         "spread_us",
         "up",
@@ -55,6 +58,7 @@ class Peer:
         self.incarnation = b""
         self.beat: Heartbeat | None = None
         self.received_us = 0
+        self.round_us = 0
         self.lag = 0
         self.missed = limits.BOOT_HEARTBEATS_MAX
         self.up = True

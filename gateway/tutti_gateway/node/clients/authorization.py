@@ -173,5 +173,5 @@ class Authorizer:
         return expired
 
     def to_dict(self) -> dict[str, object]:
-        """Return the values for the status: the number of tokens, problems with the token file, and refusals by reason."""
-        return {"tokens": len(self._tokens), "trouble": self._tokens.trouble, "refused": dict(self._tokens.refused)}
+        """Return the values for the status: the number of tokens, and refusals by reason."""
+        return {"tokens": len(self._tokens), "refused": dict(self._tokens.refused)}

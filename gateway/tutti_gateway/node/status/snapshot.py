@@ -160,7 +160,7 @@ class Snapshot(NamedTuple):
         driver, group, disk, lanes: state of the parts.
         lookups: number of duplicates that wait for their offset.
         reads: pid of the reads process, and how often it was started.
-        security: values about tokens.
+        security: values about tokens, and the problems of tokens, keys and the certificate.
         resident_bytes: resident memory of the process.
     """
 

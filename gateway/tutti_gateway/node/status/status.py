@@ -114,8 +114,9 @@ class StatusDocuments:
     def members(self) -> bytes:
         """Return the gateways of the group as JSON, by number.
 
-        For this gateway, `reason` is the same as in the status. For a silent gateway, `reason` says why messages do not reach it,
-        if that is known. For another gateway, `reason` also lists settings that differ from this gateway's settings.
+        For this gateway, `reason` is the reason of the status, followed by the problems of security files. For a silent gateway,
+        `reason` says why messages do not reach it, if that is known. For another gateway, `reason` also lists settings that differ
+        from this gateway's settings.
         """
         return orjson.dumps(self._member_documents())
 
@@ -125,7 +126,8 @@ class StatusDocuments:
         found = []
         for member in self._group.members:
             if member.name == self.gateway:
-                known = self._reason()
+                # A problem of a security file blocks no records, so it is a reason of this gateway's row, but not of its status.
+                known = "; ".join(filter(None, [self._reason(), str(self._snapshot.security.get("trouble", ""))]))
             else:
                 # A gateway that rejects this gateway's messages may seem silent, so the rejection is the better reason.
                 known = unreachable.get(member.name, "") if member.state == SILENT else ""
@@ -207,7 +209,9 @@ class StatusDocuments:
         if not waits:
             return waits
         refused = [f"{name}: {why}" for name, why in _refused(transport).items()]
-        return "; ".join(refused if refused and not self._decided.log else [*refused, waits, *_differing(transport).values()])
+        # A full disk may be the cause of the other reasons: a member that cannot write leaves the view, and must catch up.
+        causes = list(filter(None, [self._no_space_reason(), *refused]))
+        return "; ".join(causes if refused and not self._decided.log else [*causes, waits, *_differing(transport).values()])
 
     def _view(self, members: list[Member]) -> dict[str, object]:
         view, inside, coordinator = self._group.view

@@ -123,6 +123,13 @@ METRIC_GROUPS: dict[str, tuple[MetricSpec, ...]] = {
             "Memory of the batches that wait for the quota of their token",
         ),
         MetricSpec("tokens.trouble", "tutti_tokens_trouble", GAUGE, "1 while the token file cannot be read"),
+        MetricSpec(
+            "security.certificate.expires_us",
+            "tutti_certificate_expiry_timestamp_seconds",
+            GAUGE,
+            "End of validity of the gateway's certificate, seconds since 1970",
+            divisor=US,
+        ),
         MetricSpec("refused", "tutti_refused", COUNTER, "Frames refused, by reason", ("code",)),
     ),
     "Order, votes and decisions": (

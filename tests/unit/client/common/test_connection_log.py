@@ -159,7 +159,7 @@ def test_a_throttled_client_is_connected_and_logs_its_quota_once(logged: Logged)
     log.on(Event.LOST, START + 1001, "reset")
     assert (log.connected, log.outage(START + 1003)) == (False, 2)
     assert logged.lines()[1:] == [
-        "WARNING throttled by the quota of its token (5 records/s): A delays records, and loses none",
+        "WARNING throttled by the quota of its token (5 records/s): A delays records",
         "WARNING lost the connection to A: reset",
     ]
 

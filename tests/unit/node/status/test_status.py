@@ -161,6 +161,23 @@ def test_a_gateway_with_tokens_reports_their_quotas() -> None:
     assert json.decode(bench.documents.status())["security"] == {"tokens": 1, "quotas": quotas}
 
 
+def test_a_member_that_left_the_view_because_of_its_full_disk_names_the_disk_as_the_cause() -> None:
+    bench = Bench()
+    bench.disk.full = "the disk is full: free some space"
+    bench.group.waits = "copies the log from the view that lga coordinates"
+    assert bench.documents.waits == "the disk is full: free some space; copies the log from the view that lga coordinates"
+    assert json.decode(bench.documents.status())["reason"] == "the disk is full: free some space"
+    bench.disk.full = ""
+    assert bench.documents.waits == "copies the log from the view that lga coordinates"
+
+
+def test_a_problem_of_a_security_file_is_a_reason_of_the_row_and_blocks_no_records() -> None:
+    bench = Bench()
+    bench.security = {"trouble": "the certificate expired"}
+    status = json.decode(bench.documents.status())
+    assert (status["reason"], status["members"][0]["reason"]) == ("", "the certificate expired")
+
+
 def test_a_reader_that_blocks_retention_is_reported() -> None:
     bench = Bench(more='[retention]\ntime = "1d"\nbytes = 400_000_000\nkeep_for = ["archive", "late"]\n')
     bench.stack.decided.readers["archive"] = 4
