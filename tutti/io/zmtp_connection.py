@@ -321,7 +321,8 @@ class ZmtpConnection:
 
     def handle(self, now: float) -> None:
         """Handle what is due at `now`, as `wait(0.0)` does."""
-        if self._mask != _READ or self._stream is None or now >= self._keepalive_at:
+        # Before the end of the handshake, `_keepalive_at` is 0.
+        if self._mask != _READ or now >= self._keepalive_at:
             self.wait(0.0)
             return
         self.is_ready = False
