@@ -182,7 +182,7 @@ FAST_PATHS = (
     _reader("dropped", "self._drop_bytes or ", ""),
     _reader("after-large", " or self._after_large", ""),
     _reader("flags", "scratch[0] == LONG", "scratch[0] & LONG"),
-    _reader("short", "scratch[0] == LONG\n        and", "True\n        and"),
+    _reader("short", "scratch[0] == LONG", "True"),
     _reader("limits", "count <= self._lone_bytes_max", "True"),
     _reader("length", "count == _LONG_HEADER_BYTES + _unpack_length(scratch, 1)[0]", "True"),
     _reader("end", "    if not count:\n        raise ConnectionEnded\n", ""),
@@ -199,13 +199,6 @@ FAST_PATHS = (
         "3",
         "a lone message obeys the limit of a part",
         [Edit(FrameReader, "__init__", ", _LONG_HEADER_BYTES + part_max)", ", window)")],
-        proof=_READER,
-    ),
-    Mutant(
-        "read-again",
-        "3",
-        "bytes that were received for a lone message are parsed once",
-        [Edit(FrameReader, "_read", "        self._received_end = 0\n", "")],
         proof=_READER,
     ),
     Mutant(
