@@ -115,7 +115,7 @@ def pieces(chance: Random) -> list[bytes]:
     out: list[bytes] = []
     exact = WINDOW_BYTES - 9
     for _ in range(chance.randint(1, 12)):
-        data = body(chance, chance.choice((0, 1, 100, 255, 256, exact - 1, exact, exact + 1, 2499, PART_MAX)))
+        data = body(chance, chance.choice((0, 1, 100, 255, 256, exact - 1, exact, exact + 1, 2500)))
         kind = chance.choice(("lone", "lone", "lone", "short", "command", "parts", "large"))
         if kind == "lone":
             out.append(long_frame(data[:exact]))
@@ -126,7 +126,7 @@ def pieces(chance: Random) -> list[bytes]:
         elif kind == "parts":
             out += [long_frame(data[:100], MORE) for _ in range(chance.randint(0, PARTS_MAX))] + [long_frame(data[:exact])]
         else:
-            out.append(frame(data))
+            out.append(frame(body(chance, chance.choice((2499, PART_MAX)))))
     if chance.random() < 0.3:
         out.append(chance.choice((b"\xff\3abc", long_frame(bytes(PART_MAX + 1)), long_frame(b"x", COMMAND | 8), b"\2\xff")))
     how = chance.random()

@@ -202,13 +202,6 @@ FAST_PATHS = (
         proof=_READER,
     ),
     Mutant(
-        "read-again",
-        "3",
-        "bytes that were received for a lone message are parsed once",
-        [Edit(FrameReader, "_read", "        self._received_end = 0\n", "")],
-        proof=_READER,
-    ),
-    Mutant(
         "read-full",
         "3",
         "a full buffer is read again",
