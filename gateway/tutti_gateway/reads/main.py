@@ -156,6 +156,7 @@ class Process:
                 LOG.error("the reads process exceeds its memory limit; it ends and is restarted", extra={"fields": fields})
                 return 1
             self._check_liveness()
+            self._guard.refresh()
             # The Flight library takes a certificate only when a server is created, so a new certificate needs a new process.
             if self._certificate_renewed():
                 break

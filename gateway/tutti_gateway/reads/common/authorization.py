@@ -65,6 +65,11 @@ class ReadsAuthorizer:
         files = self._files
         return (Path(files.tls_certificate).read_text(), Path(files.tls_key).read_text()) if files.tls_certificate else None
 
+    def refresh(self) -> None:
+        """Read the token file again if it has changed. Called about once a second, so that a change takes effect between calls too."""
+        if self.tokens is not None:
+            self.tokens.refresh()
+
     def renewed(self) -> bool:
         """True if the certificate files have changed since the start of this process.
 
