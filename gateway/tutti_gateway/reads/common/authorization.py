@@ -66,7 +66,7 @@ class ReadsAuthorizer:
         return (Path(files.tls_certificate).read_text(), Path(files.tls_key).read_text()) if files.tls_certificate else None
 
     def refresh(self) -> None:
-        """Read the token file again if it has changed. Called about once a second, so that a change takes effect between calls too."""
+        """Read the token file again if it has changed. Called once a second, so that a change takes effect without a call too."""
         if self.tokens is not None:
             self.tokens.refresh()
 
