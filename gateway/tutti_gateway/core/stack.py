@@ -41,12 +41,14 @@ from tutti_gateway.core.protocol.events import (
     StackConfig,
     Started,
     Submitted,
+    SubmittedAlone,
     SubmittedUnordered,
     TimeAdvanced,
     TopicAsked,
     TrimProposed,
     WriteFailed,
     groupable,
+    submitted,
 )
 from tutti_gateway.core.random_source import RandomSource
 from tutti_gateway.core.view.phases import Phase
@@ -117,8 +119,10 @@ class Stack:
             if not groupable(one):
                 # Only events that cannot end the view may share a step.
                 raise InvariantViolated(f"{type(one).__name__} must not be part of Several: it needs a separate step")
-            if isinstance(one, Submitted):
-                order.submit(one)  # the next call of `flush` forwards the batches of all sessions together
+            if isinstance(one, Submitted | SubmittedAlone):
+                order.submit(
+                    one if isinstance(one, Submitted) else submitted(one.session, one.frames)
+                )  # the next call of `flush` forwards the batches of all sessions together
                 continue
             order.forward.flush()
             handlers[Received](one)
@@ -139,6 +143,7 @@ class Stack:
             # The handlers without `_while_active` run in a halted member too, so that it refuses client requests and can stop.
             Started: _again,
             Submitted: order.on_submitted,
+            SubmittedAlone: lambda event: order.on_submitted(submitted(event.session, event.frames)),
             SubmittedUnordered: layers.lanes.on_submitted,
             EpochAsked: order.on_asked,
             TopicAsked: order.on_asked,

@@ -33,6 +33,7 @@ _REPORTS = ("tutti members", "tutti queries", "tutti status", "tutti topics")
 # Values of one run, of one machine or of one moment.
 _MASKS = (
     (re.compile(r"\d{4}-\d\d-\d\dT[\d:.]+Z"), "TIME"),
+    (re.compile(r"\"view\":\d+"), '"view":VIEW'),  # a slow machine may have installed another view
     (re.compile(r"[0-9a-f]{64}|[0-9a-f]{32}"), "HEX"),
     (re.compile(r"(\bpid\W+)\d+"), r"\1PID"),
     (re.compile(r"@[\w.-]+:\d+"), "@HOST:PID"),

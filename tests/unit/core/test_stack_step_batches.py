@@ -19,6 +19,7 @@ from tutti_gateway.core.protocol.events import (
     Received,
     Several,
     Submitted,
+    SubmittedAlone,
     TimeAdvanced,
     TopicAsked,
     groupable,
@@ -79,6 +80,23 @@ def test_one_step_equals_several_single_steps() -> None:
         logs.append([[(frame.position, bytes(frame.body), frame.producer) for frame in one.log] for one in group.members.values()])
     assert logs[0] == logs[1]
     assert logs[0][0] == logs[0][1] == logs[0][2]
+
+
+@pytest.mark.parametrize("together", [False, True])
+def test_batches_in_a_recorded_run_of_an_earlier_release_are_submitted(together: bool) -> None:
+    logs = []
+    for earlier in (False, True):
+        group = three()
+        member = group.members["g1"]
+        events: list[Submitted | SubmittedAlone] = [*clients(group, member)]
+        if earlier:
+            events = [SubmittedAlone(one.sessions[0], one.frames) for one in clients(group, member)]
+        for event in [Several(tuple(events))] if together else events:
+            group.step(member, event)
+        group.settle()
+        logs.append([(frame.position, bytes(frame.body), frame.producer) for frame in member.log])
+    assert logs[0] == logs[1]
+    assert len(logs[0]) > CLIENTS
 
 
 def test_orders_that_came_at_once_are_one_write() -> None:

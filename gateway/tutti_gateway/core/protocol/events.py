@@ -139,7 +139,7 @@ class Started(msgspec.Struct, frozen=True, tag="Started"):
     recovered: Recovered
 
 
-class Submitted(msgspec.Struct, frozen=True, tag="Submitted"):
+class Submitted(msgspec.Struct, frozen=True, tag="SubmittedTogether"):
     """Clients submit batches, each client in the order in which it sent them. The batches are valid and have no positions yet.
 
     `sessions` contains, for each frame, the session that sent the frame.
@@ -153,6 +153,13 @@ def submitted(session: int, frames: Iterable[Frame]) -> Submitted:
     """Return the event for batches of one session."""
     frames = tuple(frames)
     return Submitted((session,) * len(frames), frames)
+
+
+class SubmittedAlone(msgspec.Struct, frozen=True, tag="Submitted"):
+    """One client submits batches. Only runs that earlier releases recorded contain this event, which acts like `Submitted`."""
+
+    session: int
+    frames: tuple[Frame, ...]
 
 
 class SubmittedUnordered(msgspec.Struct, frozen=True, tag="SubmittedUnordered"):
@@ -367,7 +374,7 @@ class Several(msgspec.Struct, frozen=True, tag="Several"):
     `groupable` is True for each.
     """
 
-    events: tuple[Submitted | Received, ...]
+    events: tuple[Submitted | SubmittedAlone | Received, ...]
 
 
 class LeaveAsked(msgspec.Struct, frozen=True, tag="LeaveAsked"):
@@ -377,6 +384,7 @@ class LeaveAsked(msgspec.Struct, frozen=True, tag="LeaveAsked"):
 Event = (
     Started
     | Submitted
+    | SubmittedAlone
     | SubmittedUnordered
     | EpochAsked
     | TopicAsked
@@ -404,9 +412,9 @@ Event = (
 )
 
 
-def groupable(event: object) -> TypeGuard[Submitted | Received]:
+def groupable(event: object) -> TypeGuard[Submitted | SubmittedAlone | Received]:
     """True if the event may be part of `Several`: a client's batches, or a message by which a view orders and decides batches."""
-    return type(event) is Submitted or (type(event) is Received and type(event.message) in _ORDINARY)
+    return type(event) in (Submitted, SubmittedAlone) or (type(event) is Received and type(event.message) in _ORDINARY)
 
 
 _ORDINARY = frozenset((Forward, Order, Echo, Vote, Confirm))
@@ -418,7 +426,7 @@ def group_events(events: Iterable[Event]) -> list[Event]:
     Consecutive groupable events form one step; every other event is a step by itself.
     """
     steps: list[Event] = []
-    run: list[Submitted | Received] = []
+    run: list[Submitted | SubmittedAlone | Received] = []
     for event in events:
         if groupable(event):
             run.append(event)
@@ -429,5 +437,5 @@ def group_events(events: Iterable[Event]) -> list[Event]:
     return steps + _one_step(run)
 
 
-def _one_step(run: list[Submitted | Received]) -> list[Event]:
+def _one_step(run: list[Submitted | SubmittedAlone | Received]) -> list[Event]:
     return [Several(tuple(run))] if len(run) > 1 else [*run]
