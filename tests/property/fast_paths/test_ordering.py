@@ -247,7 +247,7 @@ def copied(event: Event) -> Event:
 
 
 @given(st.integers(0, 2**32))
-@settings(max_examples=80)
+@settings(max_examples=120)
 def test_batches_of_many_clients_are_ordered_and_answered_as_the_tables_say_for_each(seed: int) -> None:
     chance = Random(seed)
     limited = chance.random() < 0.4

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from tests.property.fast_paths.test_submits import batch, changed
 from tests.unit.node.driver_harness import Documents
 from tests.unit.node.fakes import LOG
-from tutti.data.client_protocol import Answer, Status, encode_control, encode_submit
+from tutti.data.client_protocol import SUBMIT, SUBMIT_UNORDERED, Answer, Status, encode_control, encode_submit
 from tutti.data.frames.frame import Frame
 from tutti.data.log_state import Topic
 from tutti.security.tokens import FULL_ACCESS, Access
@@ -70,9 +70,10 @@ class Side:
         for number in range(SESSIONS):
             session, _ = self.sessions.hello(b"%d" % number, b"%d" % number, "client", NOW_US)
             assert session is not None
-            session.access = chance.choice((FEED, FEED, LIMITED)) if authorizes else FULL_ACCESS
-            session.producers = chance.choice((set(), {1}, {1, 2**64 - 1}))
-            session.topics = chance.choice((set(), {1}))
+            session.access = chance.choice((FEED, LIMITED)) if authorizes else FULL_ACCESS
+            session.form = chance.choice((b"", SUBMIT, SUBMIT, SUBMIT_UNORDERED))
+            session.producers = chance.choice((set(), {1}, {1, 2**64 - 1}, {1, 2**64 - 1}))
+            session.topics = chance.choice((set(), {1}, {1}))
         replies: Any = self.answers
         tokens: Any = self.tokens
         nothing: Any = None
