@@ -66,7 +66,7 @@ bench: $(READY) java ## every benchmark, with the machine's own limits beside it
 bench-laws: $(READY) java ## how cost grows with members, sizes, producers, topics, readers, the log, hours (ARGS=--quick, or names)
 	@$(RUN)/python -m benchmarks.laws $(ARGS)
 
-bench-peers: $(READY) java ## Tutti beside Kafka, NATS JetStream and JGroups, in turns; ratios; 25 minutes, Go for NATS
+bench-peers: $(READY) java ## Tutti beside Kafka, NATS JetStream and JGroups, in turns; servers and clients apart; 30 minutes, Go for NATS
 	@$(RUN)/python -m benchmarks.peers $(ARGS)
 
 bench-quick: $(READY) ## ratios to what the machine does beside those recorded last: 1 where one got worse, 3 where noise hides it; under three minutes

@@ -87,6 +87,6 @@ def count(text: str) -> int:
 def a_checkout(text: str) -> Path:
     """A directory that this program is in, too."""
     path = directory(text)
-    if not (path / "benchmarks" / "path.py").is_file():
-        raise argparse.ArgumentTypeError(f"{text} is no checkout: there is no benchmarks/path.py in it")
+    if not (path / "benchmarks" / "fleet.py").is_file():
+        raise argparse.ArgumentTypeError(f"{text} is no checkout: there is no benchmarks/fleet.py in it")
     return path

@@ -15,7 +15,11 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from tempfile import mkdtemp
 
+from benchmarks.load.generator import Load, Message, run
+
 WAIT_S = 60.0
+_ANSWER = b"receipt."
+_PACED_CONNECTIONS_MIN = 100
 _FILE = """
 import os, socket, sys
 def opened(path):
@@ -73,6 +77,35 @@ while True:
         clients[number].send(b"receipt.")
 """
 )
+
+
+class _Connection:
+    """A connection to the head, for the load generator. A bare message has no producer."""
+
+    producer = epoch = sequence = 0
+
+    def __init__(self, opened: socket.socket) -> None:
+        self.fileno = opened.fileno
+
+
+def load(directory: Path, connections: int, size: int, count: int, rate: float = 0.0) -> Load:
+    """Measure the same with the load generator: `count` messages of `size` bytes, one under way on each connection.
+
+    Args:
+        directory: for the files of the three processes.
+        connections: number of connections; at least 100 in a paced run, so that a late answer delays no later message.
+        size: of a message, at most 4,096 bytes, because the head takes what one read returns as one message.
+        count: messages in all.
+        rate: messages a second in all; 0: each answer sends the next message.
+    """
+    connections = max(connections, _PACED_CONNECTIONS_MIN) if rate else connections
+    with _head(directory, connections) as port, contextlib.ExitStack() as opened:
+        made = []
+        for _ in range(connections):
+            client = opened.enter_context(socket.create_connection(("127.0.0.1", port), WAIT_S))
+            client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            made.append(_Connection(client))
+        return run(made, Message(bytes(size), answer_bytes=len(_ANSWER)), count, rate=rate)
 
 
 def rate(directory: Path, connections: int, size: int, count: int) -> float:

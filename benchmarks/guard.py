@@ -28,7 +28,7 @@ from benchmarks.ingest import _one_at_a_time, _send
 from benchmarks.kept import about, header, refuse_without_room
 from benchmarks.machine import KIB, MIB, SEGMENT, loop_ns, round_trip_us, sync_us
 from benchmarks.pages import Measure, spread
-from benchmarks.path import _spent
+from benchmarks.path.served import spent
 from benchmarks.peers.ours import _in_flight
 from benchmarks.peers.work import FLIGHT
 from tutti import Producer
@@ -137,9 +137,9 @@ def _round(directory: Path, bare: FanOut, running: Sequence[Measured]) -> dict[s
         for one in running:
             roles |= dict.fromkeys([one.process.pid, *descendants(one.process.pid)], "gateways")
         earlier = _yardsticks(directory)
-        before = _spent(roles)
+        before = spent(roles)
         times = sorted(_one_at_a_time(producer, _SINGLE))
-        after = _spent(roles)
+        after = spent(roles)
         later = _yardsticks(directory)
     found |= {name: (value + later[name]) / 2 for name, value in earlier.items()}
     cpu_us = sum(us - before.get(kind, (0.0, 0.0))[0] for kind, (us, _) in after.items())

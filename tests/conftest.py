@@ -11,6 +11,7 @@ from pathlib import Path
 import hypothesis
 import pytest
 
+from benchmarks.load.generator import lacking
 from tests.support import spark_classes
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -27,6 +28,11 @@ hypothesis.settings.load_profile("ci" if os.environ.get("CI") else "home")
 def pytest_configure(config: pytest.Config) -> None:
     if sys.platform != "linux":
         pytest.exit(f"Tutti runs on Linux only, this is {sys.platform}.", returncode=2)
+
+
+def pytest_report_header() -> str | None:
+    """Report the tests that tests/integration/load/conftest.py leaves out."""
+    return f"left out: the tests of the load generator, because {lacking()} is missing" if lacking() else None
 
 
 #: Folders whose tests are fast, unless a test has one of these markers.

@@ -39,7 +39,7 @@ from tutti.errors import (
 )
 
 if TYPE_CHECKING:
-    from tutti.aio import AsyncProducer, AsyncReader, AsyncReceipt
+    from tutti.aio import AsyncProducer, AsyncReader
     from tutti.batching.receipt import Receipt, Resume
     from tutti.common.credentials import Credentials
     from tutti.common.stats import ProducerStats, ReaderStats
@@ -51,7 +51,6 @@ __all__ = [
     "Aborted",
     "AsyncProducer",
     "AsyncReader",
-    "AsyncReceipt",
     "Behind",
     "BufferFull",
     "ConfigError",
@@ -83,7 +82,6 @@ __all__ = [
 _MODULES = {
     "AsyncProducer": "tutti.aio",
     "AsyncReader": "tutti.aio",
-    "AsyncReceipt": "tutti.aio",
     "Credentials": "tutti.common.credentials",
     "Producer": "tutti.producer",
     "ProducerStats": "tutti.common.stats",

@@ -7,6 +7,8 @@ its error: 1 for a failure, 2 for wrong use, 3 for an unavailable gateway, 4 for
 from __future__ import annotations
 
 import errno
+from collections.abc import Callable
+from typing import NoReturn
 
 
 class TuttiError(Exception):
@@ -19,6 +21,19 @@ class ConfigError(TuttiError):
     """A configuration, an option or an address is wrong. The message contains the key, the value and the accepted values."""
 
     exit_code = 2
+
+
+class WrongFile(ConfigError):
+    """A file does not have the expected keys and values.
+
+    The attribute `file` is its path, and `expected` identifies the expected kind of file, so that a command can report the kind
+    that the file has instead.
+    """
+
+    def __init__(self, message: str, file: str, expected: str) -> None:
+        super().__init__(message)
+        self.file = file
+        self.expected = expected
 
 
 class UsageError(TuttiError, ValueError):
@@ -99,7 +114,7 @@ class NotAllowed(Refused):
 
 
 class Aborted(Refused):
-    """The log does not contain the record and never will (guarantee C2)."""
+    """The log does not contain the record and never will (guarantee C2), also if the record was never sent."""
 
     def __init__(self, message: str) -> None:
         super().__init__(message, "aborted")
@@ -122,9 +137,10 @@ class TooLarge(Refused, UsageError):
 
 
 class Unknown(TuttiError):
-    """The delivery deadline passed without an outcome. The message states whether the record may still commit.
+    """The record was sent, and the delivery deadline passed or the producer ended without an outcome. The record may still commit.
 
-    If the same producer sends the record again with the same epoch and sequence, the record commits at most once (guarantee C2).
+    A record that was never sent fails with `Aborted`, unless the record is in a spool. If the same producer sends the record again
+    with the same epoch and sequence, the record commits at most once (guarantee C2).
     """
 
 
@@ -148,6 +164,15 @@ def install_remedy(extra: str = "", python: str = "") -> str:
     pip = f"{python} -m pip" if python else "pip"
     target = f"'.[{extra}]'" if extra else "."
     return f"run {pip} install {target} in a checkout of Tutti, or name its wheel in place of the dot"
+
+
+def misuse(text: str) -> Callable[..., NoReturn]:
+    """Return a method that raises `UsageError`, for a protocol of Python that a class does not have."""
+
+    def raise_error(*_: object) -> NoReturn:
+        raise UsageError(text)
+
+    return raise_error
 
 
 def invariant(condition: object, message: str) -> None:

@@ -12,6 +12,7 @@ import weakref
 
 from tutti import limits
 from tutti.common.fork import after_fork
+from tutti.common.stats import records_text
 from tutti.delivery.session import State
 from tutti.io.producer_io import ProducerIO
 from tutti.runtime import malloc
@@ -58,10 +59,10 @@ def flush_at_exit() -> None:
         name = io.name
         if left and io.disk_thread is None:
             LOG.error(
-                "producer %s was not closed and %d records were not delivered when the interpreter ended: "
+                "producer %r was not closed, and the end of the interpreter left %s undelivered: "
                 "use it as `with Producer(...)`, or call close()",
                 name,
-                left,
+                records_text(left),
             )
         io.stop()
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Literal, Self
+from typing import TYPE_CHECKING, Any, Literal, Self
 
 import pyarrow as pa
 
@@ -19,18 +19,19 @@ from tutti import limits
 from tutti.batching.accumulator import Accumulator
 from tutti.batching.appender import with_fast_path
 from tutti.batching.encoder import Compression, check_progress, check_record, validated_batch
+from tutti.batching.future import check_callback, is_plain
 from tutti.batching.options import check_bytes, checked_options
 from tutti.batching.receipt import Header, OnDelivery, Receipt, Resume, Spooled, reject_in_callback
 from tutti.common.credentials import Credentials, given
 from tutti.common.deadlines import check_seconds, check_wait
-from tutti.common.gateway_url import SCHEME, parse_url
+from tutti.common.gateway_url import SCHEME, default_noted, url_or_default
 from tutti.common.reentrancy import is_from_call
-from tutti.common.stats import ProducerStats
+from tutti.common.stats import ProducerStats, records_text
 from tutti.data.names import check_name, nameless_name
 from tutti.delivery.ordered import OrderedDelivery
 from tutti.delivery.session import Identity
 from tutti.delivery.unordered import UnorderedDelivery
-from tutti.errors import Unavailable, UsageError
+from tutti.errors import Unavailable, UsageError, misuse
 from tutti.fork_and_exit import register, tune_allocator
 from tutti.io.producer_io import ProducerIO
 from tutti.sources.query_wait import QueryWait
@@ -65,14 +66,16 @@ class Producer:
     `resume`.
 
     Args:
-        url: some gateways of the group, as tutti://HOST:P[,HOST:P...]; the producer discovers the others.
+        url: some gateways of the group, as tutti://HOST:P[,HOST:P...]; the producer discovers the others. The default is the
+            environment variable `TUTTI_URL`, or tutti://127.0.0.1:7400.
         producer: name of the producer (None: a random name).
         linger: seconds that a batch waits for more records; with 0, a batch is sent at once while no batch is in flight.
         batch_bytes: size at which an open batch is sent, 1 KiB to 4 MiB; limited to half of `buffer_bytes`.
         buffer_bytes: limit of the bytes without an outcome, at least 64 KiB; unordered records have a buffer of the same size.
         on_full: behaviour of `send` when the buffer is full: "block" waits, "raise" raises `BufferFull`.
         compression: compression of batches: None, "lz4" or "zstd".
-        delivery_timeout: seconds from `send()` to the failure of a record that has no outcome (`Unknown`).
+        delivery_timeout: seconds from `send()` to the failure of a record without an outcome: with `Unknown`, or with `Aborted` if
+            the record was never sent.
         connect_timeout: seconds to find a gateway and begin an epoch.
         spool: directory of the producer's spool (None: no spool).
         spool_bytes: maximum size of the spool, at least 16 MiB; when the spool is full, `on_full` applies.
@@ -87,13 +90,14 @@ class Producer:
         Refused: the gateway rejects this producer (`NotAllowed`: rejects its credentials).
     """
 
+    overflow_bytes = 0  # bytes of records above a full buffer that `send` accepts without waiting
     staged = False  # True if records stay invisible until a transaction commits them
     # True if the spool moves a batch to `refused/` when the producer lacks the right to write to the batch's topic
     dead_letters_denied = False
 
     def __init__(
         self,
-        url: str,
+        url: str | None = None,
         producer: str | None = None,
         *,
         linger: float = 0.0,
@@ -114,13 +118,15 @@ class Producer:
             reject_in_callback("a Producer cannot be opened", "opening waits for a gateway; open the Producer in another thread")
         if not hasattr(os, "eventfd"):
             raise UsageError(f"a Producer runs on Linux and this is {sys.platform}: run it on a Linux machine or in a container")
-        addresses = parse_url(url)
+        addresses = url_or_default(url)
         self._url = SCHEME + ",".join(map(str, addresses))
         known = given(credentials)
         instance = secrets.token_bytes(16)
         name = check_name("producer", producer) if producer is not None else nameless_name(instance)
         options = checked_options(linger, batch_bytes, buffer_bytes, on_full, compression, delivery_timeout)
-        options = options._replace(staged=self.staged, dead_letters_denied=self.dead_letters_denied)
+        options = options._replace(
+            staged=self.staged, dead_letters_denied=self.dead_letters_denied, overflow_bytes=self.overflow_bytes
+        )
         check_seconds("connect_timeout", connect_timeout)
         tune_allocator()
         identity = Identity(name, instance, secrets.token_bytes(16))
@@ -144,8 +150,9 @@ class Producer:
         if spool is not None:
             return
         try:
-            if self._accumulator.wait_opened(time.monotonic() + connect_timeout) is None:
-                raise Unavailable(self._io.report(connect_timeout))
+            with default_noted(url):
+                if self._accumulator.wait_opened(time.monotonic() + connect_timeout) is None:
+                    raise Unavailable(self._io.report(connect_timeout))
         except BaseException:
             self._io.stop()
             raise
@@ -233,7 +240,7 @@ class Producer:
             if appenders and timestamp is None and progress is None and not headers:
                 if key is None and on_delivery is None and value.__class__ is bytes:
                     receipt = appenders[topic](value)
-                elif on_delivery is None or callable(on_delivery):
+                elif on_delivery is None or is_plain(on_delivery):
                     receipt = appenders[topic]((value, key, on_delivery))
                 if receipt is not None:
                     return receipt
@@ -256,7 +263,7 @@ class Producer:
     ) -> Receipt:
         accumulator = self._check(topic, on_delivery, ordering, progress)
         record = check_record(value, key, timestamp, headers)
-        return accumulator.add(topic, record, self._check_progress(progress), on_delivery)
+        return accumulator.add(topic, record, b"" if progress is None else self._check_progress(progress), on_delivery)
 
     def send_batch(
         self,
@@ -299,8 +306,8 @@ class Producer:
             # Cache valid names, because a lookup is faster than the check; bound the cache, because callers choose the names.
             if len(self._topics) < limits.TOPICS_MAX:
                 self._topics.add(name)
-        if on_delivery is not None and not callable(on_delivery):
-            raise UsageError(f"on_delivery must be a function of (error, receipt), not {type(on_delivery).__name__}")
+        if on_delivery is not None:
+            check_callback(on_delivery)
         if ordering == "total":
             return self._accumulator
         if ordering == "unordered" and self._spool is not None:
@@ -331,7 +338,8 @@ class Producer:
                 if io.lanes is None:
                     # Create the accumulator under the lock, because two threads may send their first unordered records at once.
                     accumulator = Accumulator(first.options)
-                    accumulator.frame_bytes_max, accumulator.raw_bytes_max = first.frame_bytes_max, first.raw_bytes_max
+                    if (welcome := self._delivery.session.welcome) is not None:
+                        accumulator.set_limits(welcome)
                     io.add_lanes(UnorderedDelivery(io.delivery, accumulator, lambda: secrets.token_bytes(16)))
                     self._unordered_appenders = accumulator.appenders
         return io.accumulators[1]
@@ -369,7 +377,11 @@ class Producer:
         """
         check_wait(timeout)
         self._reject_reentry()
-        session, deadline = self._delivery.session, time.monotonic() + timeout
+        return self._resume(time.monotonic() + timeout, timeout)
+
+    def _resume(self, deadline: float, timeout: float) -> Resume:
+        """Wait until `deadline` (monotonic), which an error reports as the end of a wait of `timeout` seconds."""
+        session = self._delivery.session
         if self._accumulator.wait_opened(deadline) is None:
             trouble = f"; last error: {session.trouble}" if session.trouble else ""
             raise Unavailable(f"producer {self.name!r} has no open epoch after {timeout:g} s{trouble}")
@@ -402,8 +414,9 @@ class Producer:
         if io is None:
             return "<Producer never opened>"
         found = io.stats()
-        state = "closed" if self._closed else f"connected to {found.gateway}" if found.connected else "connecting"
-        counts = f"epoch {found.epoch}, {found.records_buffered} records undelivered"
+        ended = "closed" if self._closed else "ended" if io.ended else ""
+        state = ended or (f"connected to {found.gateway}" if found.connected else "connecting")
+        counts = f"epoch {found.epoch}, {records_text(found.records_buffered)} undelivered"
         return f"<{type(self).__name__} {self.name!r} of {self._url}, {state}, {counts}>"
 
     def __bool__(self) -> bool:
@@ -433,11 +446,16 @@ class Producer:
             # Keep the accumulators open during the flush, because callbacks may send until all records have outcomes.
             left = self._io.flush(timeout)
             if left and self._spool is None:
-                LOG.error("producer %s was closed with %d records not delivered", self.name, left)
+                LOG.error("producer %r was closed with %s not delivered", self.name, records_text(left))
         finally:
             for accumulator in self._io.accumulators:
                 accumulator.close()
             self._io.stop()
+
+    if not TYPE_CHECKING:  # a type checker reports this use
+        __aenter__ = __aexit__ = misuse(
+            "a Producer needs `with`: use `with Producer(...) as p`, or `async with AsyncProducer(...)`"
+        )
 
     def __enter__(self) -> Self:
         """Return the producer itself."""
@@ -449,6 +467,10 @@ class Producer:
             self._close(limits.EXIT_FLUSH_US / 1e6)
             return
         self._close(None)
+        self._raise_failure()
+
+    def _raise_failure(self) -> None:
+        """Raise the first failure that the application has not seen."""
         # An error of ordered records takes precedence over an error of unordered records.
         for accumulator in self._opened_io.accumulators:
             failure = accumulator.first_failure()

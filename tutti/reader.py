@@ -16,16 +16,16 @@ import pyarrow as pa
 from tutti import limits
 from tutti.common.credentials import Credentials, given
 from tutti.common.deadlines import Deadline, check_seconds, check_wait
-from tutti.common.gateway_url import SCHEME, parse_url
+from tutti.common.gateway_url import SCHEME, default_noted, url_or_default
 from tutti.common.stats import ReaderStats
 from tutti.data.frames.columns import check_columns, schema_of
 from tutti.data.names import check_name
 from tutti.data.scan_request import ScanBatch, ScanRequest, check_topics
-from tutti.errors import OffsetOutOfRange, Unavailable, UsageError, install_remedy
+from tutti.errors import OffsetOutOfRange, Unavailable, UsageError, install_remedy, misuse
 from tutti.reading.cursor import Cursor, CursorProtocol
 from tutti.reading.lane_cursors import LaneCursors, find_lane
 from tutti.sources.files import FileSource, Paths
-from tutti.sources.flight import FlightSource
+from tutti.sources.flight import NO_ANSWER, FlightSource
 from tutti.sources.source import Bound, Frontier, Source, resolve_bound, wait_for_log
 
 if TYPE_CHECKING:
@@ -62,7 +62,8 @@ class Reader:
     reader also reads lanes that appear later.
 
     Args:
-        url: some gateways of the group, as tutti://HOST:P[,HOST:P...].
+        url: some gateways of the group, as tutti://HOST:P[,HOST:P...]. Without `path` and `archive`, the default is the environment
+            variable `TUTTI_URL`, or tutti://127.0.0.1:7400.
         topics: topics to read (None: all).
         start: first position: an offset, "earliest", "latest", or an aware datetime (the first record at or after this time); by
             default the committed offset of a named reader, confirmed by a majority of the group, else "earliest".
@@ -86,6 +87,10 @@ class Reader:
             log yet (and `follow` is False), or no gateway can confirm the committed offset of a named reader without a `start`.
     """
 
+    # An AsyncReader can close a reader while its constructor runs in another thread, so these attributes have their values before.
+    _closed = False
+    _gateways: FlightSource | None = None
+
     def __init__(
         self,
         url: str | None = None,
@@ -105,9 +110,10 @@ class Reader:
         credentials: Credentials | str | Path | None = None,
     ) -> None:
         """Connect to a gateway and resolve the range."""
+        self._deadline = Deadline()
         _check_ordering(ordering, origin, name, path, archive)
-        if (url is not None and path is not None) or (url is path is archive is None):
-            raise UsageError("a reader needs exactly one of url and path=, or only archive=; url and path= can also have archive=")
+        if url is not None and path is not None:
+            raise UsageError("a reader reads from exactly one of url and path=, or only from archive=; both can also have archive=")
         self._topics = check_topics(topics)
         for topic in self._topics or ():
             check_name("topic", topic)
@@ -119,11 +125,12 @@ class Reader:
             raise UsageError(f"follow must be True or False, not {follow!r}")
         self._follow = follow
         self._patience = patience
-        self._gateways: FlightSource | None = None
-        if url is not None:
+        if path is None and (url is not None or archive is None):
             subject = f"reader {self._name!r}" if self._name is not None else "reader"
-            addresses = parse_url(url)
+            addresses = url_or_default(url)
             self._gateways = FlightSource(addresses, connect_timeout, patience, credentials=given(credentials), subject=subject)
+            if self._closed:
+                self._gateways.interrupt()
             self._origin = SCHEME + ",".join(map(str, addresses))
         else:
             self._origin = f"{path if path is not None else archive}"
@@ -131,13 +138,12 @@ class Reader:
         # Only the first save of a reader with a `start` may lower the committed offset.
         self._rewind = start is not None
         self._silent_since: float | None = None
-        self._deadline = Deadline()
-        self._closed = False
         self._table_batches: list[pa.RecordBatch] = []  # batches that a failed `to_arrow` has read
         self._records_read = self._bytes_read = 0
         self._lane = ""
         self._unordered = ordering == "unordered"
-        self._cursor = self._open_cursor(origin, start, end, connect_timeout)
+        with default_noted(url if self._gateways is not None else ""):
+            self._cursor = self._open_cursor(origin, start, end, connect_timeout)
         self._check_topics(connect_timeout)
 
     def _open_cursor(self, origin: str | None, start: Bound | None, end: Bound | None, timeout: float) -> CursorProtocol:
@@ -366,16 +372,28 @@ class Reader:
         self._rewind = False
 
     def _interrupt(self) -> None:
-        """End a call that another thread waits in: the call returns None, as at the end of its timeout. Later calls raise."""
+        """End a call that another thread waits in, also the constructor. Later calls raise.
+
+        An interrupted `_next` returns None, as at the end of its timeout. An interrupted constructor raises `Unavailable`.
+        """
         self._closed = True
-        self._deadline.within(0.0)
+        if self._gateways is not None:
+            self._gateways.interrupt()
+        if hasattr(self, "_deadline"):  # otherwise the constructor has not started
+            self._deadline.within(0.0)
 
     def close(self) -> None:
         """Release connections and files. Afterwards, `position` and `end` stay valid, and every other call raises `UsageError`."""
         self._closed = True
+        if self._gateways is not None:
+            self._gateways.end("the reader is closed")
         self._table_batches.clear()
         self._cursor.close()
         self._source.close()
+
+    if not TYPE_CHECKING:  # a type checker reports these uses
+        __aenter__ = __aexit__ = misuse("a Reader needs `with`: use `with Reader(...) as r`, or `async with AsyncReader(...)`")
+        __aiter__ = misuse("a Reader needs `for`: use `for batch in reader`, or an AsyncReader")
 
     def __enter__(self) -> Self:
         """Return the reader itself."""
@@ -387,11 +405,13 @@ class Reader:
 
     def __repr__(self) -> str:
         """Return a one-line description: name, origin of the records, state, gateway, position and end."""
-        found = self.stats()
+        return self._description("Reader", self.stats())
+
+    def _description(self, kind: str, found: ReaderStats) -> str:
         state = "closed" if self._closed else f"connected to {found.gateway}" if found.connected else "without a gateway"
         name = f" {found.name!r}" if found.name else ""
         place = f"position {found.position}, end {self.end}" if found.position is not None else f"of lanes, lag {found.lag}"
-        return f"<Reader{name} of {self._origin}, {state}, {place}>"
+        return f"<{kind}{name} of {self._origin}, {state}, {place}>"
 
     def _check_open(self) -> None:
         if self._closed:
@@ -423,7 +443,9 @@ class Reader:
                 silence = self._silence()
                 if silence >= self._patience:
                     self._silent_since = None  # the next error comes only after another `patience` seconds
-                    raise type(error)(f"{error} (every poll has failed for {silence:.1f} s)") from error
+                    # The time in the error is that of one poll.
+                    results = str(error).removeprefix(NO_ANSWER).partition(": ")[2] if str(error).startswith(NO_ANSWER) else error
+                    raise type(error)(f"{NO_ANSWER} within {silence:.1f} s, and every poll has failed: {results}") from error
                 return None  # only this poll timed out, so the next poll continues the search for a gateway
             self._silent_since = None
             if found is not None:

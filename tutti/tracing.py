@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
+from tutti.batching.future import check_callback
 from tutti.batching.receipt import Header, OnDelivery, Receipt
 from tutti.errors import TuttiError, UsageError, install_remedy
 from tutti.producer import Producer
@@ -33,7 +34,9 @@ class TracedProducer(Producer):
         UsageError: OpenTelemetry is not installed. The extra `otel` contains it.
     """
 
-    def __init__(self, url: str, producer: str | None = None, *, tracer: Tracer | None = None, **options: Any) -> None:
+    def __init__(
+        self, url: str | None = None, producer: str | None = None, *, tracer: Tracer | None = None, **options: Any
+    ) -> None:
         """Connect and begin an epoch."""
         try:
             from opentelemetry import propagate, trace  # noqa: PLC0415 - an optional dependency
@@ -104,8 +107,8 @@ class TracedProducer(Producer):
 
         try:
             # Check `on_delivery` here: `send` gets `ended` in its place, and accepts `ended` because it is callable.
-            if on_delivery is not None and not callable(on_delivery):
-                raise UsageError(f"on_delivery must be a function of (error, receipt), not {type(on_delivery).__name__}")
+            if on_delivery is not None:
+                check_callback(on_delivery)
             return send(ended)
         except BaseException as error:
             self._fail(span, error)

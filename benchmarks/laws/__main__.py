@@ -15,6 +15,7 @@ from benchmarks.figures import Figure, foreign_load
 from benchmarks.kept import about, header, refuse_without_room
 from benchmarks.laws.law import Asked, Bench
 from benchmarks.laws.names import LAWS
+from benchmarks.load.generator import lacking
 from benchmarks.pages import Found, by_place
 from benchmarks.peers.side import MACHINE
 from benchmarks.registry import BENCHMARKS
@@ -37,6 +38,8 @@ class Run:
         """One law, or what Spark does; the machine's limits just before."""
         begin = time.monotonic()
         print(f"{name} ...", flush=True)
+        if name == "producers" and lacking():
+            print(f"{name}: without the columns of the C load, because {lacking()} is missing", flush=True)
         for what, value in machine.one_round(self._directory).items():
             self._machine[what][MACHINE].append(value)
         with foreign_load(self._foreign):

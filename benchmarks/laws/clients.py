@@ -6,10 +6,13 @@ import time
 from contextlib import ExitStack
 
 from benchmarks.figures import proportional_memory_bytes
+from benchmarks.fleet import Measured
 from benchmarks.ingest import _send
 from benchmarks.laws.child import child
 from benchmarks.laws.law import FIRST, LAST, Asked, Bench, Held, Law
 from benchmarks.laws.sizes import group
+from benchmarks.load.generator import lacking, run
+from benchmarks.load.sessions import VALUE_BYTES, message_of, sessions
 from benchmarks.machine import SEGMENT, round_trip_us, sync_us
 from benchmarks.pace import Paced
 from benchmarks.pages import Measure
@@ -24,6 +27,7 @@ _CROWDS_MAX = 4  # processes: the machine has no more processors than these keep
 _STEADY_RATE = 1000
 _STEADY_BYTES = 220  # that one of its records takes in a log, with its index
 _SAMPLES = 10
+_LOAD_MIN, _LOAD_MAX, _LOAD_EACH = 2000, 50_000, 250  # records of the load generator: at least, at most, for each producer
 
 
 def crowds(producers: int) -> list[int]:
@@ -44,6 +48,19 @@ def _producers(bench: Bench) -> None:
                 bench.add("records", f"{producers:,}", rate / 1e3)
                 bench.add("what one waits", f"{producers:,}", 1e3 * producers / rate)
                 bench.add("largest member", f"{producers:,}", max(measured.memory_mb() for measured in running))
+            if not lacking():
+                _compiled_producers(bench, producers, coordinator, running)
+
+
+def _compiled_producers(bench: Bench, producers: int, coordinator: Measured, running: list[Measured]) -> None:
+    """Measure the same with the load generator, which leaves the processors to the gateways."""
+    count = max(_LOAD_MIN, min(_LOAD_MAX, _LOAD_EACH * producers)) // (10 if bench.asked.quick else 1)
+    with sessions(coordinator.base, producers) as opened:
+        before_s = sum(measured.cpu_s() for measured in running)
+        load = run(opened, message_of(opened[0].topic, VALUE_BYTES), count)
+    cpu_s = sum(measured.cpu_s() for measured in running) - before_s
+    bench.add("records, C load", f"{producers:,}", load.rate / 1e3)
+    bench.add("gateways' CPU of a record, C load", f"{producers:,}", cpu_s / count * 1e6)
 
 
 def _readers(bench: Bench) -> None:
@@ -102,10 +119,13 @@ LAWS = {
             "records": Measure("k/s", "more"),
             "what one waits": Measure("ms", "less"),
             "largest member": Measure("MB", "less"),
+            "records, C load": Measure("k/s", "more"),
+            "gateways' CPU of a record, C load": Measure("us", "less"),
         },
         "Each producer has its own connection, and waits for its receipt before it sends again. Records that arrive"
         " meanwhile from other producers are ordered, synced and voted on together. So the rate grows until the"
-        " processors are busy with single messages. From there on more producers only wait longer.",
+        " processors are busy with single messages. From there on more producers only wait longer. The columns *C load*"
+        " have a client in C in place of Tutti's client, so they show the gateways alone.",
         _producers,
         False,
         lambda _: _GROUP * 10 * SEGMENT,

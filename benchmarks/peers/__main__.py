@@ -11,6 +11,7 @@ from pathlib import Path
 from benchmarks.arguments import add_places, count, run_command
 from benchmarks.figures import foreign_load
 from benchmarks.kept import about
+from benchmarks.load import generator
 from benchmarks.peers.bare import Machine
 from benchmarks.peers.jgroups import JGroups
 from benchmarks.peers.kafka import Kafka
@@ -55,6 +56,8 @@ def main() -> int:
         for one in asked:
             if lacking := one.lacking():
                 print(f"{one.name}: left out, {lacking} is missing", flush=True)
+        if "compiled" in arguments.work and (missing := generator.lacking()):
+            print(f"compiled client: left out of Tutti and of the machine, {missing} is missing", flush=True)
         able = [one for one in asked if not one.lacking()]
         for number in range(arguments.rounds):
             for one in able if number % 2 == 0 else reversed(able):

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
 from benchmarks import connections
 from benchmarks.fanout import FanOut, fan_out
 from benchmarks.figures import percentile
+from benchmarks.load.generator import lacking
 from benchmarks.machine import KIB, MIB, one_round
 from benchmarks.peers.side import MACHINE
-from benchmarks.peers.work import FLIGHT, Latency, Running
+from benchmarks.peers.work import FLIGHT, PACED_RATE, Client, Latency, Running
 
 _MEMBERS = 3
 _RECORD_BYTES = 200  # of 100 with what says what it is
@@ -34,6 +35,29 @@ class _Bare(Running):
 
     def small_each(self, count: int) -> float:
         return connections.rate(self._directory, FLIGHT, _RECORD_BYTES, count)
+
+    def compiled(self) -> Client | None:
+        """Bare sockets under the load generator."""
+        if lacking():
+            return None
+
+        def latency(count: int, rate: float = 0.0) -> Latency:
+            load = connections.load(self._directory, 1, _RECORD_BYTES, count, rate)
+            return Latency(load.at_ms(0.5), load.at_ms(0.99))
+
+        return Client(
+            lambda count: connections.load(self._directory, FLIGHT, _RECORD_BYTES, count).rate,
+            latency,
+            lambda seconds: latency(int(seconds * PACED_RATE), PACED_RATE),
+        )
+
+    def python(self) -> Client:
+        """Bare sockets for many connections, bare ZeroMQ for one."""
+        return Client(self.small_each, self.one_at_a_time)
+
+    def members(self) -> Sequence[int]:
+        """None: what they spend is not compared."""
+        return ()
 
     def memory_mb(self) -> None:
         return None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import hashlib
 import importlib.util
 import os
 import shutil
@@ -39,6 +40,16 @@ def program(name: str, module: str) -> Path | None:
             environment = {**os.environ, "GOBIN": str(folder), "GOFLAGS": "-mod=mod"}
             subprocess.run([go, "install", module], env=environment, check=False, stderr=subprocess.DEVNULL, timeout=_BUILD_S_MAX)
         return folder / name if (folder / name).exists() else None
+
+
+def built(folder: Path) -> Path | None:
+    """Return the program that Go makes of the module in `folder`, with the versions in its go.sum; None if that is impossible."""
+    sources = hashlib.sha256(b"".join(one.read_bytes() for one in sorted(folder.iterdir()) if one.is_file())).hexdigest()[:16]
+    with _kept(f"{folder.name}-{sources}") as made:
+        if not made.exists() and (go := shutil.which("go")) is not None:
+            command = [go, "build", "-buildvcs=false", "-o", str(made), "."]
+            subprocess.run(command, cwd=folder, check=False, stderr=subprocess.DEVNULL, timeout=_BUILD_S_MAX)
+        return made if made.exists() else None
 
 
 @contextmanager

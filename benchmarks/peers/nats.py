@@ -12,8 +12,8 @@ import subprocess
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Coroutine, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,7 @@ from nats.errors import Error as NatsError
 
 from benchmarks.fleet import free_bases
 from benchmarks.peers import fetched
-from benchmarks.peers.work import FLIGHT, PACED_RATE, Latency, Running, gap_s
+from benchmarks.peers.work import FLIGHT, MS_PER_NS, PACED_RATE, Client, Latency, Running, gap_s, latency
 from tutti.runtime.child_processes import end_with_this_process
 
 _SERVER = "nats-server", "github.com/nats-io/nats-server/v2@v2.15.2"
@@ -33,8 +33,10 @@ jetstream {{ store_dir: {store}, max_file: 100GB{sync} }}
 cluster {{ name: bench, listen: "127.0.0.1:{route}", routes: [{routes}] }}
 """
 STREAM = "benchstream"  # as `nats bench` calls it
+_LOAD = Path(__file__).with_name("jetstream_load")
 _START_S = 60.0
 _RUN_S = 300.0
+_WARM = 100  # records before the first that counts
 _BATCH = 4000  # of its asynchronous publisher: the best of 500, 1,000, 4,000, 16,000 on two processors
 _SAID = re.compile(r"stats: ([\d,]+) msgs/sec")
 _TIMES = re.compile(r"P50: ([\d,.]+)us.*?P99: ([\d,.]+)us")
@@ -69,6 +71,38 @@ class _Servers(Running):
 
     def small_each(self, count: int) -> float:
         return _rate(self._bench("sync", 100, count, f"--clients={FLIGHT}"))
+
+    def compiled(self) -> Client | None:
+        """NATS' Go client under the same load as the load generator gives a gateway: `nats bench` has no pace without waiting."""
+        program = fetched.built(_LOAD)
+        if program is None:
+            print(f"JetStream: no compiled client, because Go cannot build {_LOAD.name} or fetch its modules", flush=True)
+            return None
+        self._bench("sync", 100, 10)  # there is a stream
+
+        def load(connections: int, in_flight: int, count: int, rate: int = 0) -> tuple[float, Latency]:
+            command = [str(program), self._urls[0], *map(str, (connections, in_flight, count, rate))]
+            ran = subprocess.run(command, capture_output=True, text=True, timeout=_RUN_S, check=False)
+            if ran.returncode:
+                raise SystemExit(ran.stderr.strip()[-1000:])
+            records, elapsed_ns, half, most = map(int, ran.stdout.split())
+            return records / elapsed_ns * 1e9, Latency(half * MS_PER_NS, most * MS_PER_NS)
+
+        return Client(
+            lambda count: load(FLIGHT, 1, count)[0],
+            lambda count: load(1, 1, count)[1],
+            lambda seconds: load(1, PACED_RATE, int(seconds * PACED_RATE), PACED_RATE)[1],
+        )
+
+    def python(self) -> Client:
+        """nats-py, in an event loop of this process."""
+        self._bench("sync", 100, 10)  # there is a stream
+        url = self._urls[0]  # the one that `nats bench` knows
+        return Client(
+            lambda count: asyncio.run(_python_each(url, count)),
+            lambda count: asyncio.run(_python_one(url, count)),
+            lambda seconds: asyncio.run(_python_paced(url, seconds)),
+        )
 
     def gap(self) -> float:
         """The leader of the stream is killed under the Python client; `nats bench` ends with it."""
@@ -124,6 +158,60 @@ class _Client:
         for task in waiting:
             task.cancel()
         await asyncio.gather(*waiting, return_exceptions=True)
+
+
+@asynccontextmanager
+async def _streams(url: str, count: int) -> AsyncIterator[list[Any]]:
+    """Open `count` connections of the Python client, and return the JetStream context of each."""
+    connections = [await nats.connect(url) for _ in range(count)]
+    try:
+        yield [connection.jetstream(timeout=_START_S) for connection in connections]
+    finally:
+        for connection in connections:
+            await connection.close()
+
+
+async def _python_each(url: str, count: int) -> float:
+    """Return records a second over 200 connections, with one record under way on each."""
+
+    async def send(stream: Any) -> None:
+        for _ in range(count // FLIGHT):
+            await stream.publish("bench", bytes(100))
+
+    async with _streams(url, FLIGHT) as streams:
+        begin = time.perf_counter()
+        await asyncio.gather(*map(send, streams))
+        return count // FLIGHT * FLIGHT / (time.perf_counter() - begin)
+
+
+async def _python_one(url: str, count: int) -> Latency:
+    times = []
+    async with _streams(url, 1) as (stream,):
+        for number in range(count + _WARM):
+            begin = time.perf_counter_ns()
+            await stream.publish("bench", bytes(100))
+            if number >= _WARM:
+                times.append(time.perf_counter_ns() - begin)
+    return latency(times)
+
+
+async def _python_paced(url: str, seconds: float) -> Latency:
+    """Each record is sent when it is due, also while earlier records wait for their receipts."""
+    times: list[int] = []
+
+    async def send(stream: Any, counts: bool) -> None:
+        begin = time.perf_counter_ns()
+        await stream.publish("bench", bytes(100))
+        if counts:
+            times.append(time.perf_counter_ns() - begin)
+
+    async with _streams(url, 1) as (stream,), asyncio.TaskGroup() as tasks:
+        begin = time.perf_counter()
+        for number in range(PACED_RATE + int(PACED_RATE * seconds)):
+            while (wait := begin + number / PACED_RATE - time.perf_counter()) > 0:
+                await asyncio.sleep(wait)
+            tasks.create_task(send(stream, number >= PACED_RATE))
+    return latency(times)
 
 
 async def _ignore(_: Exception) -> None:

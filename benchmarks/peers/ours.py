@@ -11,9 +11,11 @@ from pathlib import Path
 from benchmarks.figures import descendants, percentile, proportional_memory_bytes
 from benchmarks.fleet import Measured, coordinator_of, gateways
 from benchmarks.ingest import _one_at_a_time, _paced, _send, _send_batches
+from benchmarks.load.generator import Load, lacking, run
+from benchmarks.load.sessions import VALUE_BYTES, message_of, sessions
 from benchmarks.machine import SEGMENT
 from benchmarks.peers.side import OURS
-from benchmarks.peers.work import FLIGHT, PACED_RATE, Latency, Running, gap_s
+from benchmarks.peers.work import FLIGHT, PACED_RATE, Client, Latency, Running, gap_s
 from tutti import Producer
 
 _LOADS = 4  # of the whole volume, with headers: records of 1 KB and 100 B, batches of 64 and 256 KiB
@@ -65,6 +67,28 @@ class _Gateways(Running):
         finally:
             for producer in producers:
                 producer.close()
+
+    def compiled(self) -> Client | None:
+        """The load generator."""
+        if lacking():
+            return None
+
+        def load(connections: int, count: int, in_flight: int = 1, rate: float = 0.0) -> Load:
+            with sessions(self._coordinator.base, connections) as opened:
+                return run(opened, message_of(opened[0].topic, VALUE_BYTES), count, in_flight=in_flight, rate=rate)
+
+        def latency(load: Load) -> Latency:
+            return Latency(load.at_ms(0.5), load.at_ms(0.99))
+
+        return Client(
+            lambda count: load(FLIGHT, count).rate,
+            lambda count: latency(load(1, count)),
+            lambda seconds: latency(load(1, int(seconds * PACED_RATE), PACED_RATE, PACED_RATE)),
+        )
+
+    def python(self) -> Client:
+        """`send()`."""
+        return Client(self.small_each, self.one_at_a_time, self.paced)
 
     def gap(self) -> float:
         others = ",".join(one.url.removeprefix("tutti://") for one in self._all)

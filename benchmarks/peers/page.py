@@ -27,14 +27,18 @@ processors and its one disk: {machine}. {foreign}
 
 - **Tutti** {tutti}: three gateways with the timers of a local network (`preset = "local"`). Segments are preallocated with zeros
   before the measurement. The client is `send()` of the Python client, connected to the coordinator. A receipt means: {promise}.
+  The compiled client is a load generator in C, which checks each receipt. Its figures show the gateways without the Python client.
 - **Kafka** 4.1.0 (KRaft): one partition, because only one partition has one order. The client is confluent-kafka with `acks=all`,
   idempotent, `linger.ms` 5 for rates and 0 for latencies. *synced* means `flush.messages=1`. Kafka keeps its default timers.
 - **JetStream**: NATS server 2.15.2, three servers, three replicas on file. The client is its own `nats bench`, written in Go. The
   client knows one server, which may not be the leader (0.2 ms more). For the figure with 200 records in flight, the client
   sends 200 records and waits until all 200 are acknowledged. At 1,000 records a second, the client has one record in flight.
+  The compiled client is a program that uses NATS' Go client, and the Python client is nats-py. At 1,000 records a second, both
+  send each record when the record is due.
   *synced* means `sync_interval: always`. JetStream keeps its default timers.
 - **The machine**: bare ZeroMQ from a client to one process and from there to two others, each of which syncs. For 1 KB its
-  messages have 256 KiB. The machine is a yardstick: in its row, *Tutti is better by* is the share of it that Tutti reaches.
+  messages have 256 KiB. For 200 connections, and for the compiled client, the messages pass through bare sockets.
+  The machine is a yardstick: in its row, *Tutti is better by* is the share of it that Tutti reaches.
 - **JGroups** 5.5.6: protocol SEQUENCER, measured with MPerf, the benchmark of JGroups. All three members send. The figure is the
   rate that each member delivers. JGroups stores nothing, and a sender has no receipt, so the figure shows the cost of ordering
   alone. JGroups is slower in records of 100 B than of 1 KB, with 8 and with 100 threads a member; the cause is unknown.

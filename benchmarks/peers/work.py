@@ -27,6 +27,20 @@ class Latency(NamedTuple):
     p99: float
 
 
+class Client(NamedTuple):
+    """What one kind of client does with records of 100 B. A function that is None has no figure.
+
+    Attributes:
+        each: (records) records a second over 200 connections, with one record under way on each.
+        one: (records) the latency of one record after the other.
+        paced: (seconds) the latency at 1,000 records a second.
+    """
+
+    each: Callable[[int], float]
+    one: Callable[[int], Latency]
+    paced: Callable[[float], Latency] | None = None
+
+
 class Running:
     """A system that runs, with its topic or stream made. What a system has no way for is None."""
 
@@ -56,6 +70,14 @@ class Running:
 
     def small_each(self, count: int) -> float | None:
         """Records of 100 B a second by 200 producers, one under way each, each with its connection."""
+        return None
+
+    def compiled(self) -> Client | None:
+        """A client in a compiled language, which costs little: its figures judge the servers."""
+        return None
+
+    def python(self) -> Client | None:
+        """The Python client of the system."""
         return None
 
     def gap(self) -> float | None:

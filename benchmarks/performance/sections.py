@@ -16,6 +16,57 @@ from benchmarks.performance.kept import Kept
 
 _HEAD = ("measure", "result", "target", "", "beside")
 _MISSED = "**missed**"
+#: Rows of the comparison: label, words that begin or end the names of their measures, work, and which value is better.
+_LEGEND = (
+    ("1 KB, 100 B", ("1 KB", "100 B"), "one client sends records of this size as fast as the system accepts them", "more"),
+    ("send_batch of 64 KiB, 256 KiB", ("send_batch",), "one client sends Arrow batches of this size", "more"),
+    ("200 under way, one connection", ("200 under way",), "one client keeps 200 records of 100 B in flight", "more"),
+    (
+        "200 producers, 200 connections",
+        ("200 producers",),
+        "each of 200 producers has its own connection and one record of 100 B in flight",
+        "more",
+    ),
+    (
+        "one at a time",
+        ("one at a time",),
+        "one client sends the next record after the receipt of the previous one; the time from `send()` to the receipt",
+        "less",
+    ),
+    (
+        "elsewhere",
+        ("elsewhere",),
+        "one record at a time, from a client that is connected to a member that does not order the records",
+        "less",
+    ),
+    (
+        "1,000/s",
+        ("1,000/s",),
+        "one client sends 1,000 records a second at a steady rate; the time from `send()` to the receipt",
+        "less",
+    ),
+    (
+        "compiled client",
+        ("compiled client",),
+        "the work of *200 connections*, *one at a time* and *1,000/s*, from a client in C or Go, which leaves"
+        " the processors to the servers",
+        "as above",
+    ),
+    ("Python client", ("Python client",), "the same work from the Python client of each system", "as above"),
+    (
+        "CPU of a record",
+        ("CPU of a record",),
+        "CPU time of all servers, or of the client, for each record of the 200 connections",
+        "less",
+    ),
+    ("idle member", ("idle member",), "memory of one member without load", "less"),
+    (
+        "killed, longest gap",
+        ("killed",),
+        "the member that orders the records is killed under load; the longest time without a receipt",
+        "less",
+    ),
+)
 
 
 def sources(kept: Kept) -> str:
@@ -95,6 +146,17 @@ def peers(kept: Kept) -> str:
     return table(["", "", *names], rows) if rows else _absent("others", "make bench-peers")
 
 
+def legend(kept: Kept) -> str:
+    """What each row of `peers` means, without the rows that this page does not have."""
+    names = [name for name in MEASURES if OURS in kept.peers.get(name, {})]
+    rows = [
+        [label, work, better]
+        for label, words, work, better in _LEGEND
+        if any(name.startswith(words) or name.endswith(words) for name in names)
+    ]
+    return table(["row", "work", "better"], rows) if rows else _absent("rows", "make bench-peers")
+
+
 def receipts(kept: Kept) -> str:
     """What a receipt of each system means."""
     return receipts_of(kept.promises) if kept.promises else _absent("receipts", "make bench-peers")
@@ -147,6 +209,7 @@ SECTIONS: dict[str, Callable[[Kept], str]] = {
     "targets": targets,
     "machine": machine,
     "peers": peers,
+    "legend": legend,
     "receipts": receipts,
     "laws": laws,
     "spark": spark,

@@ -1,4 +1,4 @@
-// Encoders and decoders for docs/reference/wire.md and docs/reference/formats.md: CRC32C, msgpack, frames, bodies, receipts, index
+// Encoders and decoders for the pages wire.md and formats.md of the documentation: CRC32C, msgpack, frames, bodies, receipts, index
 // rows. They need no library.
 
 const TABLE = Uint32Array.from({ length: 256 }, (_, n) => {
@@ -157,7 +157,7 @@ export function decodeFrame(data, at = 0, previous_crc = undefined) {
 
 // ---- bodies: the plain form, written without an Arrow library
 
-// The metadata of a plain body: 480 bytes, constant except for the numbers that encodeBody sets (docs/reference/wire.md, Bodies).
+// The metadata of a plain body: 480 bytes, constant except for the numbers that encodeBody sets (page wire.md, Bodies).
 const METADATA = Buffer.alloc(480);
 for (const [at, bytes] of [
   [0, "ffffffffd801000014000000000000000c0016000600050008000c000c0000000003040018000000"],

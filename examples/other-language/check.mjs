@@ -1,4 +1,4 @@
-// Check this code against the test vectors of the project: node check.mjs docs/reference/vectors/*.json
+// Check this code against the test vectors of a checkout: node examples/other-language/check.mjs docs/reference/vectors/*.json
 
 import { deepStrictEqual as same } from "node:assert";
 import { readFileSync } from "node:fs";

@@ -1,4 +1,4 @@
-// A producer in JavaScript, written from docs/reference/wire.md, with Node's standard library only. It uses one connection to one
+// A producer in JavaScript, written from the page wire.md of the documentation, with Node's standard library only. It uses one connection to one
 // gateway. A complete client also fails over to other gateways and sends again, as the section "Fail-over" there describes.
 
 import { randomBytes } from "node:crypto";

@@ -1,5 +1,5 @@
 // Print the committed records of a data directory, its gateway up or down: node read.mjs DIR
-// Written from docs/reference/formats.md. Index rows list the decided frames; frames are read from the segments and checked.
+// Written from the page formats.md of the documentation. Index rows list the decided frames; frames are read from the segments and checked.
 
 import { existsSync, readdirSync, readFileSync } from "node:fs";
 import { join } from "node:path";

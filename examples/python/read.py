@@ -5,18 +5,15 @@ python examples/python/read.py TOPIC [--follow]    $TUTTI_URL names the gateways
 
 from __future__ import annotations
 
-import os
 import sys
 
 from tutti import Reader, TuttiError
-
-URL = os.environ.get("TUTTI_URL", "tutti://127.0.0.1:7400")
 
 
 def read(topic: str, follow: bool) -> None:
     """Print the records that no earlier run printed. With `follow`, also print later records, until Ctrl-C."""
     columns = ["offset", "value", "producer", "sequence"]
-    with Reader(URL, topics=[topic], columns=columns, name=f"printer-of-{topic}", follow=follow) as reader:
+    with Reader(topics=[topic], columns=columns, name=f"printer-of-{topic}", follow=follow) as reader:
         for batch in reader:  # pyarrow.RecordBatch, in the order of the log
             for row in batch.to_pylist():
                 print(row["offset"], row["value"].decode(), f"({row['producer']} {row['sequence']})", flush=True)

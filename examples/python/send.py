@@ -5,19 +5,16 @@ python examples/python/send.py FILE TOPIC          $TUTTI_URL names the gateways
 
 from __future__ import annotations
 
-import os
 import sys
 from pathlib import Path
 
 from tutti import Producer, TuttiError
 
-URL = os.environ.get("TUTTI_URL", "tutti://127.0.0.1:7400")
-
 
 def send(file: Path, topic: str) -> int:
     """Send the lines that the log lacks, and return their number."""
     count = 0
-    with file.open("rb") as lines, Producer(URL, producer=f"{file.name}-to-{topic}") as producer:
+    with file.open("rb") as lines, Producer(producer=f"{file.name}-to-{topic}") as producer:
         # The position after a line commits together with that line.
         _, position = producer.resume()
         lines.seek(int(position or b"0"))

@@ -10,12 +10,18 @@ $TUTTI_URL names the gateways; the default is that of `tutti dev`.
 from __future__ import annotations
 
 import os
+import signal
 import sys
 from typing import TYPE_CHECKING
 
-from pyspark.errors import PySparkException
-from pyspark.sql import SparkSession
-from pyspark.sql import functions as f
+from tutti.errors import install_remedy
+
+try:
+    from pyspark.errors import PySparkException
+    from pyspark.sql import SparkSession
+    from pyspark.sql import functions as f
+except ModuleNotFoundError as error:
+    raise SystemExit(f"this example needs {error.name}, which is not installed: {install_remedy('spark')}") from error
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -32,6 +38,7 @@ def show(totals: DataFrame, batch: int) -> None:
 def main(directory: str, once: bool) -> None:
     """Run until the query is stopped; with `once`, until the available records are counted."""
     spark = SparkSession.builder.appName("totals").config("spark.sql.shuffle.partitions", 2).getOrCreate()
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # Spark's own handler calls the JVM, which Ctrl-C also ends, and prints tracebacks
     records = (
         spark.readStream.format("tutti")
         .option("gateways", URL)

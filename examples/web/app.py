@@ -2,24 +2,28 @@
 
 uvicorn --app-dir examples/web app:app             $TUTTI_URL names the gateways; the default is that of `tutti dev`
 
+The example needs FastAPI (extra `web` of Tutti) and uvicorn (extra `gateway`).
+
 uvicorn drops the connection of a client that closes its sending side after the request (`nc -N`). The client gets no answer, but
 the order may be committed. The HTTP connector answers such a client.
 """
 
 from __future__ import annotations
 
-import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Annotated
 
-from fastapi import FastAPI, HTTPException, Query, Request
-from pydantic import BaseModel, Field
-
-from tutti import OffsetOutOfRange, TuttiError
+from tutti import OffsetOutOfRange, TuttiError, UsageError
 from tutti.aio import AsyncProducer, AsyncReader
+from tutti.errors import install_remedy
 
-URL = os.environ.get("TUTTI_URL", "tutti://127.0.0.1:7400")
+try:
+    from fastapi import FastAPI, HTTPException, Query, Request
+    from pydantic import BaseModel, Field
+except ModuleNotFoundError as error:
+    raise SystemExit(f"this example needs {error.name}, which is not installed: {install_remedy('web')}") from error
+
 TOPIC = "orders"
 
 
@@ -35,7 +39,7 @@ class Order(BaseModel):
 async def lifespan(app: FastAPI) -> AsyncIterator[None]:
     """Open one producer for all requests: their records share batches."""
     # If the buffer is full, the request fails at once, and the other requests do not wait. A client waits at most ten seconds.
-    async with AsyncProducer(URL, on_full="raise", delivery_timeout=10) as app.state.producer:
+    async with AsyncProducer(on_full="raise", delivery_timeout=10) as app.state.producer:
         yield
 
 
@@ -60,12 +64,14 @@ async def list_orders(
     """Return orders from an offset on, and the next offset."""
     found: list[object] = []
     try:
-        async with AsyncReader(URL, topics=[TOPIC], start=start, columns=["offset", "value"]) as reader:
+        async with AsyncReader(topics=[TOPIC], start=start, columns=["offset", "value"]) as reader:
             async for record in reader.records():
                 found.append({"offset": record.offset, **Order.model_validate_json(record.value or b"").model_dump()})
                 if len(found) == limit:
                     break
             return {"orders": found, "next": reader.position}
+    except UsageError:  # the topic exists from the first order on
+        return {"orders": [], "next": start}
     except OffsetOutOfRange as error:
         raise HTTPException(416, str(error)) from error
     except TuttiError as error:

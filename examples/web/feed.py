@@ -1,27 +1,31 @@
 """A web application of aiohttp: POST /readings commits a reading, and GET /readings streams all readings as server-sent events.
 
 python examples/web/feed.py [PORT]                 $TUTTI_URL names the gateways; the default is that of `tutti dev`
+
+The example needs aiohttp (extra `web` of Tutti).
 """
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import AsyncIterator
 
-from aiohttp import web
-
 from tutti import TuttiError
 from tutti.aio import AsyncProducer, AsyncReader
+from tutti.errors import install_remedy
 
-URL = os.environ.get("TUTTI_URL", "tutti://127.0.0.1:7400")
+try:
+    from aiohttp import web
+except ModuleNotFoundError as error:
+    raise SystemExit(f"this example needs {error.name}, which is not installed: {install_remedy('web')}") from error
+
 TOPIC = "readings"
 PRODUCER = web.AppKey("producer", AsyncProducer)
 
 
 async def produce(app: web.Application) -> AsyncIterator[None]:
     """Open one producer for all requests."""
-    async with AsyncProducer(URL, delivery_timeout=10) as app[PRODUCER]:
+    async with AsyncProducer(delivery_timeout=10) as app[PRODUCER]:
         yield
 
 
@@ -41,7 +45,7 @@ async def stream_readings(request: web.Request) -> web.StreamResponse:
     response = web.StreamResponse(headers={"Content-Type": "text/event-stream", "Cache-Control": "no-store"})
     await response.prepare(request)
     # If the client disconnects, aiohttp cancels this coroutine or a write fails, and `async with` closes the reader.
-    async with AsyncReader(URL, topics=[TOPIC], start=start, follow=True, columns=["offset", "value"]) as reader:
+    async with AsyncReader(topics=[TOPIC], start=start, follow=True, columns=["offset", "value"]) as reader:
         async for record in reader.records():
             # Each line of a record needs the field name. `bytes.splitlines` splits where a stream of events has line ends: at a
             # carriage return too, and at no other character.

@@ -1,9 +1,9 @@
 """Every kind of fault mixed, on a real group under load: `python -m tests.faults.soak --minutes M [--seed S] [--members N]`.
 
 Trials of some minutes, each with its own seed, group and clients, until the time is over; every fourth one is a gateway alone that
-is killed at random moments (`tests/faults/crash`). Prints each trial, then the faults by kind with the longest gaps between
-receipts, and one line of figures. Exit 1 when anything was found: the directory of that trial is kept, and the same seed chooses
-the same faults again.
+is killed at random moments (`tests/faults/crash`). For half of the seeds, the segments of the log start small and double in size.
+Prints each trial, then the faults by kind with the longest gaps between receipts, and one line of figures. Exit 1 when anything was
+found: the directory of that trial is kept, and the same seed chooses the same faults again.
 """
 
 from __future__ import annotations
@@ -39,18 +39,23 @@ def mixed(seed: int, seconds: float, kinds: Sequence[str]) -> Iterator[str]:
         yield bag.pop()
 
 
+def grows(seed: int) -> bool:
+    """True if a trial with this seed has segments that start small and double in size."""
+    return Random(f"growing {seed}").random() < 0.5
+
+
 def group_trial(seed: int, seconds: float, kinds: Sequence[str], options: argparse.Namespace) -> tuple[Report, Path]:
     """One trial of a group as the command line says; what it found, and its directory."""
     root = Path(tempfile.mkdtemp(prefix="tutti-soak-"))
     how = {name: getattr(options, name) for name in ("members", "record", "transport", "keys", "retention")}
-    trial = Trial(root, seed, log=(lambda _: None) if options.quiet else print, **how)
+    trial = Trial(root, seed, log=(lambda _: None) if options.quiet else print, growing=grows(seed), **how)
     return trial.run(mixed(seed, seconds, kinds), twice=TWICE), root
 
 
 def alone_trial(seed: int) -> tuple[list[str], str, Path]:
     """One gateway alone, killed under load, ordered and unordered; what was found, what to say of it, and its directory."""
     root = Path(tempfile.mkdtemp(prefix="tutti-soak-"))
-    report = crash_run(root, seed, KILLS)
+    report = crash_run(root, seed, KILLS, growing=grows(seed))
     return report.findings, f"one gateway: {report.line()}", root
 
 
@@ -86,7 +91,7 @@ def main() -> int:
                 acknowledged + report.acknowledged,
                 aborted + report.aborted,
             )
-        print(told, flush=True)
+        print(told + ", growing segments" * grows(seed), flush=True)
         trials += 1
         if findings:
             print(table(done))

@@ -45,7 +45,7 @@ class Disk:
         frames: the log, position 1 first, synced or not. durable: how much of it is synced.
         scalars, mark, watermark: as they are durably.
         frontier: the last position that was delivered: what the next write tells the watermark.
-        rotten: positions that cannot be read. mended: how many were written again. stepped_back: starts that found some decided.
+        rotten: positions that cannot be read. mended: how many were written again.
         sync_us: what one sync takes, about. stalled_until: nothing gets done before.
         weak: it lost something that was synced (wiped or rotten), so that nobody may rely on it for now.
     """
@@ -59,7 +59,7 @@ class Disk:
         self.stalled_until = 0
         self.full = self.fails = self.low = False
         self.weak = False
-        self.mended = self.stepped_back = 0
+        self.mended = 0
         self._scrub_chance = Random(f"scrub {name}")  # of its own: what is looked at changes nothing of what is written
         lane_chance = Random()
         lane_chance.setstate(chance.getstate())  # of its own: what lanes need changes nothing of a log
@@ -417,7 +417,6 @@ class Disk:
         rotten = min((position for position in self.rotten if looked_at < position <= self.watermark), default=0)
         if rotten and self.mark.position >= self.watermark:
             self.watermark = max(mark for mark in self._watermarks if mark < rotten)
-            self.stepped_back += 1
 
     def _move_mark_on(self) -> None:
         """What stands whole behind the mark was synced a moment before the end, whatever is damaged before it."""

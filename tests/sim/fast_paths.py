@@ -68,7 +68,7 @@ GENERAL: tuple[Edit | Change, ...] = (
     Edit(Ordering, "decided", "if waiting:", "if True:"),
     Edit(Repair, "end_of_step", "if not self._receiver.gaps and self.requester.deadline_us is None:", "if False:"),
     Edit(frame_runs, "split_runs", "if len(frames) <= limits.FRAMES_A_MESSAGE_MAX:", "if False:"),
-    Edit(frame_module, "payload_crc", "if type(body) is bytes and not progress:", "if False:"),
+    Edit(frame_module, "payload_crc", "if not progress and body.__class__ is bytes:", "if False:"),
 )
 
 

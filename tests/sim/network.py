@@ -17,8 +17,6 @@ BYTES_SHARE = 0.02  # of the messages go through their bytes
 HEAD_BYTES = 64
 QUEUE_US = SECOND  # of sending time that a connection holds; over it messages are lost
 
-HandOver = Callable[[str, str, Message, bytes], None]  # sender, receiver, message, the sender's incarnation
-
 
 class Path:
     """One direction between two gateways.

@@ -17,7 +17,7 @@ from tutti_gateway.core.protocol.events import LeaveAsked
 INTERVAL_US = 5 * MS  # a frame of the producer every so often
 TAIL_US = 15 * HEARTBEAT_US  # a pause may follow when the change is made
 DOWN_US = 100 * MS  # of all members, when all are started again
-FILL_FRAMES, FILL_RUN = 50_000, 500
+FILL_RUN = 500
 
 
 class Pause(NamedTuple):

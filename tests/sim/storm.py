@@ -148,7 +148,6 @@ class Storm:
         self.figures = Figures(members, fmean(self._links.values()))
         self._lost: dict[int, set[int]] = {number: set() for number in self.nodes}  # not yet shown
         self._shown: dict[tuple[int, int], int] = {}
-        self._beating = True
 
     def _distances(self, number: int) -> Callable[[int], int]:
         return lambda peer: self._links[number, peer]

@@ -21,6 +21,8 @@ from tutti_gateway.core import limits
 
 READY_WAIT_S = 60.0
 STOP_WAIT_S = 40.0
+#: Lines of `[log]` for segments that double in size. The first one is not 1 MiB, which doubles to the size of the reserve.
+GROWING = "prepared_segments = 0\nfirst_segment_bytes = 1100000\n"
 
 
 @dataclass(frozen=True)
@@ -56,7 +58,6 @@ class GatewayProcess:
         self.config.write_text(f'{own}[group]\nname = "test"\npreset = "local"\n{extra}{log}')
         self.process: subprocess.Popen[bytes] | None = None
         self.ready: dict[str, Any] = {}
-        self.starts = 0
 
     @property
     def url(self) -> str:
@@ -90,7 +91,6 @@ class GatewayProcess:
                 env={**os.environ, **self.placement.environment},
                 preexec_fn=end_with_this_process(signal.SIGKILL),  # noqa: PLW1509 - it calls prctl(2) alone
             )
-        self.starts += 1
         if wait:
             self.wait_ready()
         return self

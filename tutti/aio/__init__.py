@@ -12,6 +12,5 @@ async with AsyncReader("tutti://127.0.0.1:7400", topics=["flights"], start=0) as
 
 from tutti.aio.producer import AsyncProducer
 from tutti.aio.reader import AsyncReader
-from tutti.aio.receipt import AsyncReceipt
 
-__all__ = ["AsyncProducer", "AsyncReader", "AsyncReceipt"]
+__all__ = ["AsyncProducer", "AsyncReader"]

@@ -11,7 +11,7 @@ import asyncio
 import functools
 import os
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -19,11 +19,12 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeVar
 
 from tutti import limits
+from tutti.aio.thread_call import call_in_thread
 from tutti.common.credentials import Credentials
 from tutti.common.deadlines import check_wait
 from tutti.common.stats import ReaderStats
 from tutti.data.scan_request import ScanBatch
-from tutti.errors import UsageError
+from tutti.errors import Unavailable, UsageError, misuse
 from tutti.reader import Reader, Record, records_of
 from tutti.sources.files import Paths
 from tutti.sources.source import Bound
@@ -54,6 +55,12 @@ class _Fetched(NamedTuple):
         part = batch.slice(start, count)
         upto -= batch.num_rows - start - part.num_rows  # `ScanBatch.offsets` counts back from the end if there is no column
         return ScanBatch(part, upto, None if column is None else column.slice(start, count))
+
+
+def _connect(reader: Reader, constructor: functools.partial[Reader]) -> Reader:
+    """Run the constructor on an object that exists already, so that `_interrupt` can end its search for a gateway."""
+    Reader.__init__(reader, *constructor.args, **constructor.keywords)
+    return reader
 
 
 def _fetch(reader: Reader) -> _Fetched | None:
@@ -118,6 +125,7 @@ class AsyncReader:
         self._thread: ThreadPoolExecutor | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._opening: asyncio.Future[Reader] | None = None
+        self._unopened: Reader | None = None  # the reader that `_opening` connects
         self._reader: Reader | None = None
         self._closed = False
         self._fetching: asyncio.Future[_Fetched | None] | None = None  # the batch that the thread fetches or has fetched
@@ -139,8 +147,11 @@ class AsyncReader:
     async def _open(self) -> Reader:
         self._check()
         if self._reader is None:
+            if _failed(self._opening):
+                self._opening = None  # no call has waited for this failure, and its cause may be over
             if self._opening is None:
-                self._opening = self._in_thread(self._connect)
+                self._unopened = Reader.__new__(Reader)
+                self._opening = self._in_thread(functools.partial(_connect, self._unopened, self._connect))
             opening = self._opening
             await asyncio.wait({opening})  # a cancelled wait leaves `_opening` to the next call
             if opening is self._opening:
@@ -161,7 +172,9 @@ class AsyncReader:
             raise UsageError("the AsyncReader was opened in another event loop: create an AsyncReader in each loop")
 
     def _in_thread(self, call: Callable[[], _Answer]) -> asyncio.Future[_Answer]:
-        return asyncio.get_running_loop().run_in_executor(self._thread, call)
+        answer = asyncio.get_running_loop().run_in_executor(self._thread, call)
+        answer.add_done_callback(_retrieve)
+        return answer
 
     def _check_open(self) -> Reader:
         if self._reader is None:
@@ -213,7 +226,7 @@ class AsyncReader:
         return replace(stats, position=self._position, lag=None if stats.lag is None else stats.lag + ahead)
 
     def __repr__(self) -> str:
-        return f"<AsyncReader {'not open' if self._reader is None else repr(self._reader)}>"
+        return "<AsyncReader not open>" if self._reader is None else self._reader._description("AsyncReader", self.stats())
 
     def __aiter__(self) -> Self:
         """Return the reader itself, which continues at its position."""
@@ -235,20 +248,12 @@ class AsyncReader:
         check_wait(timeout)
         return self._return(await self._next(timeout))
 
-    async def records(self) -> AsyncIterator[Record]:
-        """Yield single records, 100 times slower than batches. `position` advances with each record."""
-        rest: tuple[_Fetched, int] | None
-        while (fetched := await self._next(float("inf"))) is not None:
-            self._lane, self._end = fetched.lane, fetched.end
-            rest = self._rest = (fetched, 0)
-            while rest is not None and rest is self._rest:  # otherwise another call has moved the position
-                # Few records at a time, so that other coroutines can run in between.
-                for offset, record in records_of(fetched.rows(rest[1], limits.ASYNC_RECORDS_A_TURN)):
-                    rest = self._advance(fetched, rest[1] + 1, offset)
-                    yield record
-                    if rest is None or rest is not self._rest:
-                        break
-                await asyncio.sleep(0)
+    def records(self) -> AsyncIterator[Record]:
+        """Return an iterator of single records, 100 times slower than batches. `position` advances with each record.
+
+        A cancelled `anext` does not end the iteration.
+        """
+        return _Records(self)
 
     def _advance(self, fetched: _Fetched, count: int, offset: int) -> tuple[_Fetched, int] | None:
         """Move the position after the first `count` records of a batch, the last of which is at `offset`. Return the rest."""
@@ -271,6 +276,7 @@ class AsyncReader:
         """Return the next batch without moving the position; None after `timeout` seconds, or at the end of the range."""
         reader = await self._open()
         deadline = time.monotonic() + timeout
+        self._forget_failure(reader)
         while self._rest is None:
             if self._fetching is None:
                 if self._position == self._end:
@@ -295,6 +301,16 @@ class AsyncReader:
         (fetched, count), self._rest = self._rest, None
         return fetched._replace(found=fetched.rows(count))
 
+    def _forget_failure(self, reader: Reader) -> None:
+        """Forget a failed fetch that no call has waited for, because the cause may be over. Otherwise, the next fetch fails too."""
+        fetching = self._fetching
+        if fetching is None or not _failed(fetching):
+            return
+        self._fetching = None
+        if isinstance(fetching.exception(), Unavailable):
+            # `patience` has passed in this outage, so the next fetch raises at once if it finds no gateway either.
+            reader._silent_since = time.monotonic() - reader._patience
+
     async def save(self) -> None:
         """Commit the position under the reader's name, durably, as `Reader.save` does.
 
@@ -306,7 +322,7 @@ class AsyncReader:
         """
         reader = await self._open()
         # In another thread than the fetch, which may wait for records that do not exist yet.
-        await asyncio.to_thread(reader._save, self._position)
+        await call_in_thread(functools.partial(reader._save, self._position))
 
     async def close(self) -> None:
         """Release connections and files. Afterwards, `position` and `end` stay valid, and every other call raises `UsageError`.
@@ -321,12 +337,24 @@ class AsyncReader:
             if pending is not None:
                 pending.add_done_callback(_close_unused)
         closing = None
+        self._interrupt()
         if self._reader is not None:
-            self._reader._interrupt()
             closing = self._thread.submit(self._reader.close)
         self._thread.shutdown(wait=False)
         if closing is not None and (self._fetching is None or self._fetching.done()):
             await asyncio.shield(asyncio.wrap_future(closing))
+
+    def _interrupt(self) -> None:
+        """End the call that the thread makes: a fetch, or an attempt to open."""
+        reader = self._reader or self._unopened
+        if reader is not None:
+            reader._interrupt()
+
+    if not TYPE_CHECKING:  # a type checker reports these uses
+        __enter__ = __exit__ = misuse(
+            "an AsyncReader needs `async with`: use `async with AsyncReader(...) as r`, or a plain Reader"
+        )
+        __iter__ = misuse("an AsyncReader needs `async for`: use `async for batch in reader`, or a plain Reader")
 
     async def __aenter__(self) -> Self:
         """Open the reader and return it."""
@@ -341,9 +369,52 @@ class AsyncReader:
         # A constructor that raised has set no attributes.
         thread: ThreadPoolExecutor | None = getattr(self, "_thread", None)
         if thread is not None and not self._closed:
-            if self._reader is not None:
-                self._reader._interrupt()
+            self._interrupt()
             thread.shutdown(wait=False)
+
+
+class _Records:
+    """The iterator of `AsyncReader.records`: an object, because a cancelled wait would end an asynchronous generator."""
+
+    def __init__(self, reader: AsyncReader) -> None:
+        self._reader = reader
+        self._rest: tuple[_Fetched, int] | None = None  # the batch in progress, and the number of its records that were returned
+        self._turn: Iterator[tuple[int, Record]] = iter(())  # the next records of the batch
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> Record:
+        reader = self._reader
+        while True:
+            if self._rest is None or self._rest is not reader._rest:  # the batch is complete, or another call moved the position
+                fetched = await reader._next(float("inf"))
+                if fetched is None:
+                    raise StopAsyncIteration
+                reader._lane, reader._end = fetched.lane, fetched.end
+                self._rest, self._turn = (fetched, 0), iter(())
+                reader._rest = self._rest
+            fetched, count = self._rest
+            for offset, record in self._turn:
+                self._rest = reader._advance(fetched, count + 1, offset)
+                return record
+            # Few records at a time, so that other coroutines can run in between.
+            await asyncio.sleep(0)
+            if self._rest is reader._rest:
+                self._turn = records_of(fetched.rows(count, limits.ASYNC_RECORDS_A_TURN))
+
+    if not TYPE_CHECKING:  # a type checker reports this use
+        __await__ = misuse("records() is not a coroutine: use `async for record in reader.records()`")
+
+
+def _retrieve(call: asyncio.Future[Any]) -> None:
+    """Mark the error of a call as retrieved, because asyncio logs the error of a call that nobody waits for."""
+    if not call.cancelled():
+        call.exception()
+
+
+def _failed(call: asyncio.Future[Any] | None) -> bool:
+    return call is not None and call.done() and call.exception() is not None
 
 
 def _close_unused(pending: asyncio.Future[Any]) -> None:

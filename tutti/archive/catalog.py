@@ -9,6 +9,7 @@ from bisect import bisect_right
 from collections import OrderedDict
 from collections.abc import Iterator
 from itertools import pairwise
+from pathlib import Path
 from typing import NamedTuple
 
 import pyarrow as pa
@@ -29,6 +30,8 @@ from tutti.archive.parquet import corrupt_file_error
 from tutti.archive.store import LocalStore, Store, open_store
 from tutti.errors import Damaged, FormatError, OffsetOutOfRange, WrongDirectory
 
+_NEAR_MAX = 5  # directories that an error text lists
+
 
 class ArchivedRange(NamedTuple):
     """A range of the archive: offsets [first, end), and the name of the manifest."""
@@ -36,6 +39,12 @@ class ArchivedRange(NamedTuple):
     first: int
     end: int
     name: str
+
+
+def _archives_near(directory: Path) -> list[str]:
+    """Return archives that the user may mean: the one that contains `directory`, or those directly below it."""
+    above = [parent for parent in directory.parents[:1] if (parent / MARKER).is_file()]
+    return [str(found) for found in above or sorted(file.parent for file in directory.glob(f"*/{MARKER}"))[:_NEAR_MAX]]
 
 
 class Archive:
@@ -87,7 +96,9 @@ class Archive:
                 raise Damaged(f"the archive {where} has ranges of records, but its file {MARKER} is missing; {RESTORE_MARKER_HINT}")
             # The next iteration reads the marker, which another archiver may have created first, for another log.
             self.store.create(MARKER, encode_marker(Marker(log=log)))
-        raise WrongDirectory(f"{where} is not an archive: it has no {MARKER}; `tutti archive run` creates one")
+        near = _archives_near(Path(where)) if isinstance(self.store, LocalStore) else []
+        hint = f"did you mean {' or '.join(near)}?" if near else "`tutti archive run` creates one"
+        raise WrongDirectory(f"{where} is not an archive: it has no {MARKER}; {hint}")
 
     @property
     def where(self) -> str:

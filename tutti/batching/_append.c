@@ -98,13 +98,36 @@ discard_partial(Appender *self)
     PyErr_Restore(type, value, trace);
 }
 
+static int
+is_plain_function(PyObject *function)
+{
+    return PyFunction_Check(function)
+        && !(((PyCodeObject *)PyFunction_GET_CODE(function))->co_flags & (CO_COROUTINE | CO_ASYNC_GENERATOR));
+}
+
+/* True if a callback is certainly not a coroutine function. The slow path checks all other callbacks. May run other code. */
+static int
+is_plain(PyObject *callback)
+{
+    if (PyMethod_Check(callback))
+        callback = PyMethod_GET_FUNCTION(callback);
+    if (PyFunction_Check(callback) || PyCFunction_Check(callback))
+        return PyCFunction_Check(callback) || is_plain_function(callback);
+    PyObject *call = PyObject_GetAttrString((PyObject *)Py_TYPE(callback), "__call__");
+    if (call == NULL)
+        PyErr_Clear();
+    int plain = call != NULL && is_plain_function(call);
+    Py_XDECREF(call);
+    return plain;
+}
+
 /* Append a record and return its receipt; NULL without an exception if the record needs the slow path. */
 static PyObject *
 append_record(Appender *self, PyObject *value, PyObject *key, PyObject *on_delivery)
 {
     if (!PyBytes_CheckExact(value) || (key != Py_None && !PyBytes_CheckExact(key)))
         return NULL;
-    if (on_delivery != Py_None && !PyCallable_Check(on_delivery))
+    if (on_delivery != Py_None && !is_plain(on_delivery))
         return NULL;
     Py_ssize_t size = PyBytes_GET_SIZE(value) + RECORD_OVERHEAD_BYTES + (key == Py_None ? 0 : PyBytes_GET_SIZE(key));
     if (!self->closed && size <= self->free_bytes

@@ -26,9 +26,9 @@ import copy
 import os
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Generator, Iterable
 from math import inf
-from typing import Protocol
+from typing import Any, Protocol
 
 from tutti import limits
 from tutti.batching.appender import Append, Appender, open_appender
@@ -47,20 +47,62 @@ from tutti.batching.receipt import (
     reject_in_callback,
 )
 from tutti.common.reentrancy import apart, is_from_call
-from tutti.common.stats import Totals
-from tutti.data.client_protocol import OFFSET_UNKNOWN
+from tutti.common.stats import AccumulatorTotals
+from tutti.data.client_protocol import OFFSET_UNKNOWN, Welcome
 from tutti.errors import Aborted, BufferFull, TooLarge, TuttiError, UsageError
 
 _APPEND_WAIT_S = 50e-6  # pause between attempts to close the appender; longer than one append
 
 
 class QuietCondition(threading.Condition):
-    """A condition whose `notify_all` returns at once if no thread is waiting."""
+    """A condition whose `notify_all` returns at once if nobody waits. Coroutines wait too, for `next_change()`."""
+
+    def __init__(self, lock: threading.RLock) -> None:
+        """Create a condition without waiters."""
+        super().__init__(lock)
+        self.lock = lock
+        self.changes = 0  # number of notifications
+        self.calls: dict[Callable[[], object], None] = {}  # calls to make at the next notification
 
     def notify_all(self) -> None:
         """See `threading.Condition.notify_all`."""
+        self.changes += 1
         if self._waiters:  # type: ignore[attr-defined]  # a private attribute of Condition
             super().notify_all()
+        if self.calls:
+            calls, self.calls = self.calls, {}
+            for call in calls:
+                call()
+
+    def next_change(self) -> Change:
+        """Return the next notification as an event that a coroutine can await."""
+        return Change(self, self.changes)
+
+
+class Change:
+    """A notification that had not happened when this object was created. So no change between a check and `await` is missed."""
+
+    def __init__(self, condition: QuietCondition, changes: int) -> None:
+        self._condition, self._changes = condition, changes
+
+    def call_once(self, call: Callable[[], object]) -> None:
+        """See `tutti.common.loop_wakeups.Event`. The thread that notifies makes the call with the condition's lock."""
+        with self._condition.lock:
+            if self._condition.changes == self._changes:
+                self._condition.calls[call] = None
+                return
+        call()
+
+    def forget_call(self, call: Callable[[], object]) -> bool:
+        """Drop a call. Return False if the call was made."""
+        with self._condition.lock:
+            return self._condition.calls.pop(call, call) is None
+
+    def __await__(self) -> Generator[Any, None, None]:
+        """Wait in the running event loop for the notification."""
+        from tutti.common.loop_wakeups import wait_for_call  # noqa: PLC0415 - only asynchronous applications load asyncio
+
+        return wait_for_call(self)
 
 
 class SpoolStage(SpoolWait, Protocol):
@@ -90,13 +132,13 @@ class Accumulator:
         self.spool: SpoolStage | None = None  # the spool, which takes closed batches before the sender does; None without a spool
         self._no_batch = Batch("", 0, 0.0)  # placeholder while no batch is open
         self._open = self._no_batch
-        self._appender: Appender | None = None  # the latest appender
+        self._appender: Appender | None = None  # the appender of the open batch; None while the batch has none
         self.appenders: dict[str, Append] = {}  # topic of the open batch -> appender of the open batch
         self.pending = 0  # closed batches without an outcome
         self.pinned = 0  # pending batches in lanes that get no new batches; the open batch closes without waiting for pinned ones
         self.pending_records = 0
         self.buffered = 0  # bytes of pending batches
-        self.totals = Totals()
+        self.totals = AccumulatorTotals()
         self.corked = False  # True while the I/O thread handles answers and sends nothing
         self.linger_until: float | None = None
         # batches that exceed a limit and failed at once; the I/O thread still has to run their callbacks
@@ -112,6 +154,8 @@ class Accumulator:
         self.query_wait: QueryWait | None = None
         self.frame_bytes_max = limits.BODY_BYTES_MAX
         self.raw_bytes_max = limits.RAW_BYTES_MAX
+        self.batch_bytes = options.batch_bytes  # size at which an open batch closes
+        self._batch_records = inf  # the same limit as a number of records, because of a quota
 
     # -- the application's threads
 
@@ -138,14 +182,18 @@ class Accumulator:
             return self._failed_receipt(topic, f"the record of {size} bytes", self.frame_bytes_max, "one batch", on_delivery)
         with self.lock:
             while True:
-                self.check()
-                receipt = self._try_append(topic, record, progress, on_delivery)
-                if receipt is not None:
-                    break
-                self.close_open()
+                if self.stopped is not None:
+                    self.check()
+                if self._open is not self._no_batch:
+                    receipt = self._try_append(topic, record, progress, on_delivery)
+                    if receipt is not None:
+                        break
+                    self.close_open()
+                # A batch has a limit of bytes only, so the first record stands for the size of all records.
+                need = max(size, int(min(self.batch_bytes, self._batch_records * size)))
                 # After a wait, try to append first, because another thread may have opened a batch during the wait.
-                if not self._await_space(max(size, self.options.batch_bytes)):
-                    self._open = self.new_batch(topic, max(size, self.options.batch_bytes))
+                if not (self.exceeded_limit(need) and self._await_space(need)):
+                    self._open = self.new_batch(topic, need)
             if progress:
                 self.uses_progress = True
             if self.options.linger > 0:
@@ -156,7 +204,9 @@ class Accumulator:
             elif self.pending <= self.pinned and not self.corked:
                 self.close_open()
                 return receipt
-            self._open_appender()
+            # Most batches that callbacks open get no second record, so an appender would be closed at once.
+            if receipt.index or not self.corked:
+                self._open_appender()
             return receipt
 
     def add_batch(self, topic: str, records: ValidatedBatch, progress: bytes, on_delivery: OnDelivery | None) -> Receipt:
@@ -222,6 +272,15 @@ class Accumulator:
         self.wake()
         return receipt
 
+    def set_limits(self, welcome: Welcome) -> None:
+        """Take the limits of a gateway. With a quota, a batch has at most what the quota allows in `QUOTA_BATCH_US`."""
+        self.frame_bytes_max = min(welcome.frame_bytes_max, limits.BODY_BYTES_MAX)
+        self.raw_bytes_max = min(welcome.raw_bytes_max, limits.RAW_BYTES_MAX)
+        share = limits.QUOTA_BATCH_US / 1e6
+        quota_bytes = welcome.bytes_per_s * share if welcome.bytes_per_s else inf
+        self.batch_bytes = int(min(self.options.batch_bytes, quota_bytes))
+        self._batch_records = max(1, int(welcome.records_per_s * share)) if welcome.records_per_s else inf
+
     def check(self) -> None:
         """Raise the error that stopped the producer; do nothing if the producer is not stopped. Called with the lock."""
         # Raise a copy, because each raise would add a traceback to the one exception object.
@@ -230,7 +289,7 @@ class Accumulator:
 
     def _try_append(self, topic: str, record: Record, progress: bytes, on_delivery: OnDelivery | None) -> Receipt | None:
         """Append the record to the open batch; return None if the topic differs or the batch has no space. Called with the lock."""
-        batch = self._close_appender()
+        batch = self._open if self._appender is None else self._close_appender()
         # The progress of a batch belongs to its last record, so a record without progress must not follow one with progress.
         if batch.topic != topic or batch.free_bytes < record.size or (batch.progress and not progress):
             return None
@@ -247,7 +306,7 @@ class Accumulator:
         while self._appender is not None:
             try:
                 self._appender.close()
-                break
+                self._appender = None
             except ValueError as error:  # another thread is appending
                 if not is_from_call(error):
                     raise
@@ -269,10 +328,11 @@ class Accumulator:
 
     def _await_space(self, need: int) -> bool:
         """Wait until the buffer has `need` free bytes. Return True if the caller had to wait. Called with the lock."""
-        self.check()
         waited = False
         while exceeded := self.exceeded_limit(need):
             if not self.options.block or getattr(outcome_thread, "here", False):
+                if self.options.overflow_bytes:
+                    raise BufferFull(f"{exceeded}: call `await producer.drain()` between records, or await the receipts")
                 why = "on_full is 'raise'" if not self.options.block else "on_delivery runs in the thread that frees the buffer"
                 remedy = "enlarge buffer_bytes" if self.spool is None else self.spool.remedy
                 raise BufferFull(f"{exceeded}, and {why}: retry later, or {remedy}")
@@ -283,6 +343,12 @@ class Accumulator:
 
     def exceeded_limit(self, need: int) -> str:
         """Return a text that names the limit which `need` more bytes would exceed; empty if the bytes fit. Called with the lock."""
+        overflow = self.options.overflow_bytes
+        if overflow:
+            limit = self.options.buffer_bytes + overflow
+            if self.buffered and self.buffered + need > limit:
+                return f"{self.buffered} bytes have no outcome yet, and the limit is buffer_bytes + {overflow} = {limit}"
+            return ""
         if self.spool is not None:
             return self.spool.exceeded_limit(need)
         # An empty buffer accepts a batch of any size, because a batch above the buffer's size could otherwise never be sent.
@@ -290,6 +356,18 @@ class Accumulator:
             limit = self.options.buffer_bytes
             return f"{self.buffered} bytes have no outcome yet, and {need} more exceed buffer_bytes={limit}"
         return ""
+
+    def overflows(self) -> bool:
+        """Return True if closed batches wait for space in the buffer or in the spool, as `overflow_bytes` allows."""
+        with self.lock:
+            return self.buffered > self.options.buffer_bytes or (self.spool is not None and bool(self.spool.exceeded_limit(0)))
+
+    def has_reserve(self) -> bool:
+        """Return True if a quarter of the buffer is free and the spool is not full, or if the producer has ended."""
+        with self.lock:
+            if self.buffered > self.options.buffer_bytes * 3 // 4:
+                return self.ended
+            return self.ended or self.spool is None or not self.spool.exceeded_limit(0)
 
     def _notify_consumer(self) -> None:
         """Wake the I/O thread (with a spool, the disk thread), because a batch is closed."""
@@ -301,7 +379,7 @@ class Accumulator:
     def close_open(self) -> None:
         """Close the open batch and queue it if it has records. Called with the lock."""
         self.linger_until = None
-        batch = self._close_appender()
+        batch = self._open if self._appender is None else self._close_appender()
         batch.count = len(batch.values)
         batch.charge = batch.size - batch.free_bytes
         # No signal handler can run between here and `queue.append`, because these lines call no Python function.
@@ -311,7 +389,7 @@ class Accumulator:
             self.pending_records += batch.count
             self.buffered += batch.charge
             self.queue.append(batch)
-            self.seal(batch)
+            encode_open(batch, self.options.compression)
             self.totals.add_sent(batch.count, batch.charge)
             self._notify_consumer()
 
@@ -390,7 +468,8 @@ class Accumulator:
             # Wake blocked senders only when a quarter of the buffer is free; waking them for each batch costs a thread switch each.
             if self.buffered <= self.options.buffer_bytes * 3 // 4:
                 self.space_freed.notify_all()
-            self.close_idle()
+            if not self.corked:
+                self.close_idle()
             self.changed.notify_all()
 
     def cork(self) -> None:
@@ -403,7 +482,7 @@ class Accumulator:
         self.corked = False
         # Test without the lock, because every wakeup runs this line.
         # The test misses no record, because `send` checks `corked` after its append.
-        if self.pending <= self.pinned and self.open_records():
+        if self._open.values and self.pending <= self.pinned:
             self.close_idle()
 
     def close_idle(self) -> None:

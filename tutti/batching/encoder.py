@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 from tutti import limits
 from tutti.batching.receipt import Batch, Header, Record
 from tutti.data.frames.frame import PROGRESS_BYTES_MAX, payload_crc
-from tutti.data.frames.plain_body import encode_plain, encode_plain_batch, raw_length_of
+from tutti.data.frames.plain_body import encode_plain, encode_plain_batch, encode_plain_record, raw_length_of
 from tutti.data.frames.schema import (
     BATCH_SCHEMA,
     HEADERS,
@@ -164,11 +164,13 @@ def encode_open(batch: Batch, compression: Compression) -> None:
     count = len(batch.values)
     # Batches of one record are frequent, and numpy is slow for a single value.
     if count == 1:
-        times = [round(batch.times[0] * 1e6)]
-        if batch.stamps:
-            times[0] = batch.stamps[0]
-        batch.min_timestamp = batch.max_timestamp = times[0]
-        packed = struct.pack("<q", *times)
+        time_us = batch.stamps[0] if batch.stamps else round(batch.times[0] * 1e6)
+        batch.count, batch.min_timestamp, batch.max_timestamp = 1, time_us, time_us
+        value = batch.values[0]
+        if value is not None and batch.keys is None and batch.headers is None and compression is None:
+            seal(batch, *encode_plain_record(value, time_us))
+            return
+        packed = struct.pack("<q", time_us)
     else:
         # `struct` converts a list to an array in a third of the time that numpy takes.
         stamps = np.rint(np.frombuffer(struct.pack(f"{count}d", *batch.times), np.float64) * 1e6).astype(np.int64)

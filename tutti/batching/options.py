@@ -21,6 +21,8 @@ class BatchingOptions(NamedTuple):
     compression: Compression = None
     delivery_timeout: float = limits.DELIVERY_TIMEOUT_US / 1e6
     staged: bool = False  # records stay invisible until a transaction commits them
+    # bytes of records above a full buffer, or above a full spool, that `send` accepts without waiting
+    overflow_bytes: int = 0
     dead_letters_denied: bool = False  # the spool moves a batch to `refused/` if the producer lacks the right to its topic
 
 

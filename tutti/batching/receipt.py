@@ -17,7 +17,7 @@ from tutti.common.deadlines import check_wait
 from tutti.data.client_protocol import OFFSET_UNKNOWN
 from tutti.data.frames.frame import Kind
 from tutti.data.names import check_name
-from tutti.errors import TuttiError, UsageError
+from tutti.errors import Aborted, TuttiError, Unknown, UsageError
 
 LOG = logging.getLogger("tutti.client")
 
@@ -55,6 +55,9 @@ class SpoolWait(Protocol):
         Raises:
             TimeoutError: the batch is not durable after `timeout` seconds.
         """
+
+    def watch(self, batch: Batch) -> None:
+        """Keep `batch`, which has a callback now, in memory until its outcome, and count it against the limit of such batches."""
 
 
 class QueryWait(Protocol):
@@ -120,11 +123,22 @@ class Failure:
     The attribute `seen` is True if the application has already seen the error.
     """
 
-    __slots__ = ("error", "seen")
+    __slots__ = ("_unsent", "error", "seen")
 
     def __init__(self, error: TuttiError) -> None:
         self.error = error
         self.seen = False
+        self._unsent: Failure | None = None
+
+    def of(self, batch: Batch) -> Failure:
+        """Return the failure of a batch: this failure, or `Aborted` in place of `Unknown` for a batch that was never sent."""
+        # The next run of the producer sends a batch from its spool, so the outcome of this batch stays unknown.
+        spooled = batch.spool is not None or batch.spool_position is not None
+        if not isinstance(self.error, Unknown) or batch.transmitted or spooled:
+            return self
+        if self._unsent is None:
+            self._unsent = Failure(Aborted(f"the record was never sent, so it is in no log: {self.error}"))
+        return self._unsent
 
     def throw(self) -> None:
         """Raise a copy of the error, so that tracebacks do not accumulate in one exception object."""
@@ -224,7 +238,7 @@ class Batch:
         self.spool: SpoolWait | None = None  # the spool of the batch, if any
         self.spool_position: SpoolPosition | None = None  # position after the batch; None until the spool has the batch durably
         self.latch: Any = None  # a lock that the first waiter creates and that `finish` releases
-        self.calls: dict[Callable[[], object], None] | None = None  # calls to make at the outcome; see `call_at_outcome`
+        self.calls: dict[Callable[[], object], None] | None = None  # calls to make at the outcome; see `call_once`
         self.futures: dict[int, FutureState] | None = None  # index -> state, for receipts in `concurrent.futures.wait`
         self.resolved = False  # True if the I/O thread knows the outcome
         self.done = False  # True if the outcome is published to all threads
@@ -266,13 +280,14 @@ class Batch:
     def resolve(self, offset: int, failure: Failure | None = None) -> None:
         """Set the outcome once, without publishing it."""
         self.offset = offset
-        self.failure = failure
+        self.failure = None if failure is None else failure.of(self)
         self.resolved = True
 
     def finish(self) -> None:
         """Publish the outcome and wake all waiters. The caller then runs the callbacks (`announce`)."""
         self.body = b""
-        self.drop_columns()
+        if self.values:
+            self.drop_columns()
         self.done = True
         if self.latch is not None:
             self.latch.release()
@@ -320,17 +335,19 @@ class Batch:
         except BaseException:  # includes SystemExit, which would end the I/O thread
             LOG.exception("a callback of a record to topic %s raised", self.topic)
 
-    def call_at_outcome(self, call: Callable[[], object]) -> None:
+    def call_once(self, call: Callable[[], object]) -> None:
         """Make a call in the I/O thread at the outcome, or at once if the outcome is known. Log an exception of the call."""
         with future.lock:
             self.calls = {} if self.calls is None else self.calls
             self.calls[call] = None
+        if self.spool is not None:
+            self.spool.watch(self)
         # Checked after the call is added, because `announce` reads `calls` after `finish` has set `done`.
         if self.done and self.forget_call(call):
             self._make(call)
 
     def forget_call(self, call: Callable[[], object]) -> bool:
-        """Drop a call that `call_at_outcome` added. Return False if another thread makes or has made the call."""
+        """Drop a call that `call_once` added. Return False if another thread makes or has made the call."""
         with future.lock:
             if self.calls is None or call not in self.calls:
                 return False
@@ -381,11 +398,11 @@ class Receipt(msgspec.Struct, FutureMethods, gc=False, eq=False):
         The offset is -1 if the record committed at an unknown offset.
 
         Raises:
-            Aborted: the log does not contain the record and never will.
+            Aborted: the log does not contain the record and never will, for example because the record was never sent.
             Fenced: a newer instance of the producer took over. It is unknown whether the record committed.
             TooLarge: the record or batch exceeds a limit.
             Refused: the gateway rejected the record, so the log does not contain it.
-            Unknown: the delivery deadline passed.
+            Unknown: the delivery deadline passed, or the producer ended. The record was sent, and may commit.
             TimeoutError: the record has no outcome after `timeout` seconds. The record may still commit.
             UsageError: `timeout` is not a number of seconds.
         """

@@ -12,19 +12,22 @@ import logging
 from math import inf
 
 from tutti import limits
+from tutti.common.stats import records_text
 
 _INTERVAL_S_MIN, _INTERVAL_S_MAX = limits.WAIT_LOG_US_MIN / 1e6, limits.WAIT_LOG_US_MAX / 1e6
 
 
 class Condition(enum.Enum):
-    """What a client has last logged about its connection. Every condition except `CONNECTED` is an outage."""
+    """What a client has last logged about its connection. Every condition except `CONNECTED` and `THROTTLED` is an outage."""
 
     SEARCHING = "searching"  # the client has not found a gateway yet
     CONNECTED = "connected"
+    THROTTLED = "throttled"  # connected, and the gateway has delayed records because of a quota
     LOST = "lost"  # the connection has ended, and the client tries other gateways
     UNREACHABLE = "unreachable"  # the client has tried every gateway, and none answers
     NO_QUORUM = "no quorum"  # the client has tried every gateway, and none of those that answer has a majority of the group
     STALLED = "stalled"  # the gateway answers, but the records get no outcome
+    ENDED = "ended"  # the client is closed, or the gateways refuse it; another line or an exception reports the reason
 
 
 class Event(enum.Enum):
@@ -36,6 +39,7 @@ class Event(enum.Enum):
     NONE_ANSWERS = "none answers"
     NONE_HAS_QUORUM = "none has a quorum"
     STALLED = "stalled"
+    THROTTLED = "throttled"
 
 
 _WARNING, _INFO = logging.WARNING, logging.INFO
@@ -44,6 +48,7 @@ _REDIRECTED = (Condition.LOST, _WARNING, "leaving {where} for another gateway: {
 _UNREACHABLE = (Condition.UNREACHABLE, _WARNING, "no gateway is reachable: {cause}")
 _NO_QUORUM = (Condition.NO_QUORUM, _WARNING, "no gateway has a quorum: {cause}")
 _STALLED = (Condition.STALLED, _WARNING, "connected to {where}, but no record has got an outcome for {seconds} s: {cause}")
+_THROTTLED = (Condition.THROTTLED, _WARNING, "{cause}: {where} delays records")
 _CONNECTED = (Condition.CONNECTED, _INFO, "connected to {where}")
 _RECOVERED = (Condition.CONNECTED, _INFO, "recovered after {seconds} s: connected to {where}{waited}")
 #: The state machine: (condition, event) -> next condition, level and text of the line. A missing entry logs nothing.
@@ -54,6 +59,10 @@ LINES: dict[tuple[Condition, Event], tuple[Condition, int, str]] = {
     (Condition.CONNECTED, Event.LOST): _LOST,
     (Condition.CONNECTED, Event.REDIRECTED): _REDIRECTED,
     (Condition.CONNECTED, Event.STALLED): _STALLED,
+    (Condition.CONNECTED, Event.THROTTLED): _THROTTLED,
+    (Condition.THROTTLED, Event.LOST): _LOST,
+    (Condition.THROTTLED, Event.REDIRECTED): _REDIRECTED,
+    (Condition.THROTTLED, Event.STALLED): _STALLED,
     (Condition.LOST, Event.CONNECTED): _RECOVERED,
     (Condition.LOST, Event.NONE_ANSWERS): _UNREACHABLE,
     (Condition.LOST, Event.NONE_HAS_QUORUM): _NO_QUORUM,
@@ -64,6 +73,8 @@ LINES: dict[tuple[Condition, Event], tuple[Condition, int, str]] = {
     (Condition.STALLED, Event.CONNECTED): _RECOVERED,
     (Condition.STALLED, Event.LOST): _LOST,
     (Condition.STALLED, Event.REDIRECTED): _REDIRECTED,
+    (Condition.ENDED, Event.CONNECTED): _RECOVERED,
+    (Condition.ENDED, Event.NONE_ANSWERS): _UNREACHABLE,
 }
 
 
@@ -95,11 +106,17 @@ class ConnectionLog:
     @property
     def connected(self) -> bool:
         """True if the last line has reported a connection that works."""
-        return self.condition is Condition.CONNECTED
+        return self.condition in (Condition.CONNECTED, Condition.THROTTLED)
 
     def outage(self, now: float) -> float:
         """Return the seconds since the outage began; 0 while the client is connected."""
         return 0.0 if self.connected else max(0.0, now - self._since)
+
+    def end(self, now: float) -> None:
+        """Begin an outage at `now` without a line, because the client was closed or the gateways refuse it."""
+        if self.connected:
+            self._begin_outage(now)
+        self.condition = Condition.ENDED
 
     def on(self, event: Event, now: float, cause: str = "", *, where: str = "", since: float | None = None) -> None:
         """Log the change that an event makes; nothing if it makes none.
@@ -114,9 +131,9 @@ class ConnectionLog:
         found = LINES.get((self.condition, event))
         if found is None:
             return
-        before = self.condition
+        before, was_connected = self.condition, self.connected
         self.condition, level, text = found
-        if before is Condition.CONNECTED:
+        if was_connected and not self.connected:
             self._begin_outage(now if since is None else since)
             self._schedule(now)
         if event is Event.CONNECTED:
@@ -124,7 +141,7 @@ class ConnectionLog:
             self.reconnects += before not in (Condition.SEARCHING, Condition.STALLED)
             self.failovers += self._where not in ("", where)
             self._where, self.due = where, inf
-        waited = f"; {_records(self._waited)} waited" if self._waited else ""
+        waited = f"; {records_text(self._waited)} waited" if self._waited else ""
         self._waited = 0 if self.connected else self._waited
         self._log(level, text.format(where=self._where, cause=cause, seconds=_seconds(now - self._since), waited=waited))
 
@@ -138,7 +155,7 @@ class ConnectionLog:
         """
         self._waited = max(self._waited, waiting)
         if now >= self.due:
-            waits = f"; {_records(waiting)} waiting" if waiting else ""
+            waits = f"; {records_text(waiting)} waiting" if waiting else ""
             self._log(_WARNING, f"still waiting after {_seconds(now - self._since)} s{waits}; {results}")
             self._schedule(now)
 
@@ -151,10 +168,6 @@ class ConnectionLog:
     def _log(self, level: int, text: str) -> None:
         if self._subject:
             self._logger.log(level, "%s: %s", self._subject, text)
-
-
-def _records(count: int) -> str:
-    return f"{count} record{'' if count == 1 else 's'}"
 
 
 def _seconds(seconds: float) -> str:

@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tutti.errors import ConfigError, UsageError, remedy
+from tutti.errors import ConfigError, UsageError, WrongFile, remedy
 from tutti.security.user_files import check_private, read_limited, read_toml
 from tutti.zmtp import z85
 
@@ -80,10 +80,11 @@ class Credentials:
         """
         tree, found = read_toml(path, _MADE_BY)
         if unknown := set(tree) - _KEYS:
-            raise ConfigError(f"{path} has {', '.join(sorted(unknown))[:100]}: use only {', '.join(sorted(_KEYS))}; {_MADE_BY}")
+            what = f"{path} has {', '.join(sorted(unknown))[:100]}: use only {', '.join(sorted(_KEYS))}; {_MADE_BY}"
+            raise WrongFile(what, str(path), "credentials")
         mine, certificates = token or tree.get("token", ""), tree.get("certificates", "")
         if not isinstance(mine, str) or not mine.isascii() or not isinstance(certificates, str):
-            raise ConfigError(f"{path}: token and certificates must be text; {_MADE_BY}")
+            raise ConfigError(f"{path}: token and certificates must be text: {_MADE_BY}")
         if not mine:
             raise ConfigError(f"{path} has no token: {_MADE_BY}")
         check_private(path, found)

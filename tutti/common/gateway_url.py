@@ -2,21 +2,63 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import re
+from collections.abc import Iterator
 
 from tutti import limits
 from tutti.data.member_address import Address, parse_host_port
-from tutti.errors import ConfigError, UsageError
+from tutti.errors import ConfigError, Unavailable, UsageError
 
-__all__ = ["DEFAULT_ADDRESS", "DEFAULT_URL", "SCHEME", "Address", "parse_url"]
+__all__ = [
+    "DEFAULT_ADDRESS",
+    "DEFAULT_URL",
+    "DEFAULT_URL_USED",
+    "SCHEME",
+    "Address",
+    "default_noted",
+    "parse_url",
+    "url_or_default",
+]
 
 SCHEME = "tutti://"
-#: Address that commands use if no other is given: the first gateway of `tutti dev`. Python's producers and readers need a url.
+#: Address that commands, producers and readers use if no other is given: the first gateway of `tutti dev`.
 DEFAULT_ADDRESS = "127.0.0.1:7400"
 DEFAULT_URL = SCHEME + DEFAULT_ADDRESS
+#: Key in the `meta` of a command's click context if the command uses the default. An error about the address then says so.
+DEFAULT_URL_USED = "tutti.default_url_used"
+VARIABLE = "TUTTI_URL"  # the environment variable with the url to use if no other is given
 _SYNTAX = f"a url is {SCHEME}HOST:PORT, several gateways separated by commas"
 _HOST = re.compile(r"[\w.:%-]+|\*", re.ASCII)
 _OTHER_PORTS = {"grpc": "reads", "grpc+tcp": "reads", "http": "admin", "https": "admin"}
+
+
+def url_or_default(url: str | None) -> list[Address]:
+    """Return the addresses in a url; without a url, those in $TUTTI_URL, or `DEFAULT_ADDRESS` if that variable is unset or empty.
+
+    Raises:
+        ConfigError: the url is malformed.
+    """
+    if url is not None:
+        return parse_url(url)
+    variable = os.environ.get(VARIABLE)
+    try:
+        return parse_url(variable or DEFAULT_URL)
+    except ConfigError as error:
+        raise ConfigError(f"{VARIABLE}: {error}") from None
+
+
+@contextlib.contextmanager
+def default_noted(url: str | None) -> Iterator[None]:
+    """Add a remedy to an `Unavailable` about the default address, if a client used this address because no other was given."""
+    try:
+        yield
+    except Unavailable as error:
+        if url is None and not os.environ.get(VARIABLE):
+            remedy = f"start gateways with `tutti dev`, or name others with url= or {VARIABLE}"
+            error.add_note(f"{DEFAULT_ADDRESS} is the default: {remedy}")
+        raise
 
 
 def parse_url(url: str) -> list[Address]:

@@ -11,11 +11,11 @@ from collections.abc import Callable, Generator
 from typing import Any, Protocol
 
 
-class Outcome(Protocol):
-    """An outcome that another thread publishes. See `tutti.batching.receipt.Batch` for the methods."""
+class Event(Protocol):
+    """An event that another thread publishes: the outcome of a batch, or a change of an accumulator."""
 
-    def call_at_outcome(self, call: Callable[[], object]) -> None:
-        """Make a call at the outcome, in any thread."""
+    def call_once(self, call: Callable[[], object]) -> None:
+        """Make a call at the event, in any thread; at once if the event has happened."""
 
     def forget_call(self, call: Callable[[], object]) -> bool:
         """Drop a call."""
@@ -48,24 +48,16 @@ class LoopWakeups:
 _wakeups: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, LoopWakeups] = weakref.WeakKeyDictionary()
 
 
-def wait_for_call(outcome: Outcome) -> Generator[Any, None, None]:
-    """Wait in the running event loop until `outcome` makes its calls. A cancelled wait leaves nothing behind."""
+def wait_for_call(event: Event) -> Generator[Any, None, None]:
+    """Wait in the running event loop until `event` makes its calls. A cancelled wait leaves nothing behind."""
     loop = asyncio.get_running_loop()
     wakeups = _wakeups.get(loop)
     if wakeups is None:
         wakeups = _wakeups[loop] = LoopWakeups()
     wait: asyncio.Future[None] = loop.create_future()
     call = functools.partial(wakeups.end, wait)
-    outcome.call_at_outcome(call)
+    event.call_once(call)
     try:
         yield from wait.__await__()
     finally:
-        outcome.forget_call(call)
-
-
-def running_loop() -> asyncio.AbstractEventLoop | None:
-    """Return the event loop that runs in this thread; None without one."""
-    try:
-        return asyncio.get_running_loop()
-    except RuntimeError:
-        return None
+        event.forget_call(call)

@@ -8,6 +8,11 @@ from typing import Any
 COUNTER, GAUGE = "counter", "gauge"
 
 
+def records_text(count: int) -> str:
+    """Return a number of records as text for messages."""
+    return f"{count} record{'' if count == 1 else 's'}"
+
+
 def _text(about: str) -> Any:
     return field(metadata={"about": about})
 
@@ -30,9 +35,13 @@ class ProducerStats:
 
     name: str = _text("Name of the producer.")
     gateway: str = _text("Address of the current gateway, as HOST:P. Empty during an outage.")
-    last_error: str = _text("Last failure of a gateway or a connection. Empty if a receipt has arrived since.")
-    connected: bool = _gauge("", "True if a gateway serves the producer. False during an outage.")
-    outage: float = _gauge("seconds", "Time since the current outage began. 0 without an outage.")
+    last_error: str = _text(
+        "Last failure of a gateway or a connection. Empty if a receipt has arrived since. After the end, the reason of the end."
+    )
+    connected: bool = _gauge(
+        "", "True if a gateway serves the producer. False during an outage, and after the end of the producer."
+    )
+    outage: float = _gauge("seconds", "Time since the current outage began, or since the end. 0 while the producer is connected.")
     epoch: int = _gauge("", "Current epoch of the producer, or the last one if no epoch is open.")
     reconnects: int = _counter("", "Connections that ended an outage.")
     failovers: int = _counter("", "Reconnects to another gateway than before.")
@@ -60,9 +69,11 @@ class ReaderStats:
 
     name: str = _text("Name of the reader. Empty for a reader without a name.")
     gateway: str = _text("Address of the current gateway, as HOST:P. Empty during an outage.")
-    last_error: str = _text("Last failure of a gateway. Empty before the first failure.")
-    connected: bool = _gauge("", "True if a gateway serves the reader. False during an outage.")
-    outage: float = _gauge("seconds", "Time since the current outage began. 0 without an outage.")
+    last_error: str = _text(
+        "Last failure of a gateway. Empty if a gateway has answered since. After `close`, the text that the reader is closed."
+    )
+    connected: bool = _gauge("", "True if a gateway serves the reader. False during an outage, and after `close`.")
+    outage: float = _gauge("seconds", "Time since the current outage began, or since `close`. 0 while the reader is connected.")
     reconnects: int = _counter("", "Connections that ended an outage.")
     failovers: int = _counter("", "Reconnects to another gateway than before.")
     records_read: int = _counter("records", "Records in the batches that the reader has fetched.")
@@ -74,7 +85,7 @@ class ReaderStats:
     )
 
 
-class Totals:
+class AccumulatorTotals:
     """Running totals of one accumulator: (records, bytes) that were sent, that committed, and that failed."""
 
     __slots__ = ("acknowledged", "failed", "sent")

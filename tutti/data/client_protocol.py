@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterable, Sequence
+from typing import Protocol
 
 import msgspec
 
@@ -180,6 +181,9 @@ class Welcome(msgspec.Struct, frozen=True, tag="Welcome"):
     `gateways` maps the names of all members, including this gateway, to tutti://HOST:P. `silent` lists the members from which this
     gateway receives no heartbeats. `lane` is the name of the gateway's own lane (NUMBER-INCARNATIONHEX). If `lane` is empty, the
     gateway accepts no unordered batches now.
+
+    `records_per_s` and `bytes_per_s` are the quotas of the client's token; 0 means no quota. `held_from` is the first sequence of
+    the session's oldest batch that waits for a quota; the gateway holds this batch and all later ones. 0 means that none waits.
     """
 
     protocol: int
@@ -196,6 +200,9 @@ class Welcome(msgspec.Struct, frozen=True, tag="Welcome"):
     raw_bytes_max: int
     silent: tuple[str, ...] = ()
     lane: str = ""
+    records_per_s: int = 0
+    bytes_per_s: int = 0
+    held_from: int = 0
 
 
 class Committed(msgspec.Struct, frozen=True, tag="Committed"):
@@ -375,28 +382,42 @@ def encode_submit(frames: Sequence[Frame], unordered: bool = False) -> list[Buff
 
     If no body exceeds 8 KiB, all bodies are in the first part. Otherwise, each body is a separate part.
     """
+    return join_submit([frame.packed_header() for frame in frames], frames, unordered)
+
+
+class Content(Protocol):
+    """The content of a submitted frame: a `Frame`, or a batch of a producer."""
+
+    @property
+    def progress(self) -> bytes:
+        """The progress; b"" if the frame has none."""
+
+    @property
+    def body(self) -> Buffer:
+        """The encoded body."""
+
+
+def join_submit(headers: Sequence[bytes], contents: Sequence[Content], unordered: bool = False) -> list[Buffer]:
+    """Join packed headers and the contents of their frames to a submit message, as `encode_submit` does."""
     form = SUBMIT_UNORDERED if unordered else SUBMIT
-    if len(frames) == 1:
-        return _encode_lone(frames[0], form)
-    inline = all(frame.body_length <= INLINE_BYTES_MAX for frame in frames)
-    first: list[Buffer] = [_SUBMIT.pack(form, INLINE if inline else PARTS, len(frames), 0)]
-    first.extend(frame.packed_header() for frame in frames)
-    first.extend(frame.progress for frame in frames if frame.progress)
+    # A message of one frame is the common case when few records are in flight.
+    if len(headers) == 1:
+        content = contents[0]
+        body = content.body
+        length = len(body)
+        if length > INLINE_BYTES_MAX:
+            return [b"".join((_SUBMIT.pack(form, PARTS, 1, 0), headers[0], content.progress)), body]
+        return [b"".join((_SUBMIT.pack(form, INLINE, 1, 0), headers[0], content.progress, body, bytes(-length & 7)))]
+    inline = all(len(content.body) <= INLINE_BYTES_MAX for content in contents)
+    first: list[Buffer] = [_SUBMIT.pack(form, INLINE if inline else PARTS, len(headers), 0), *headers]
+    first.extend(content.progress for content in contents if content.progress)
     if inline:
-        for frame in frames:
-            first.append(frame.body)
-            if frame.body_length & 7:
-                first.append(bytes(-frame.body_length & 7))
+        for content in contents:
+            first.append(content.body)
+            if len(content.body) & 7:
+                first.append(bytes(-len(content.body) & 7))
         return [b"".join(first)]
-    return [b"".join(first), *(frame.body for frame in frames)]
-
-
-def _encode_lone(frame: Frame, form: bytes) -> list[Buffer]:
-    """Encode a submit message of one frame, which is the common case when few records are in flight."""
-    header, length = frame.packed_header(), frame.body_length
-    if length > INLINE_BYTES_MAX:
-        return [b"".join((_SUBMIT.pack(form, PARTS, 1, 0), header, frame.progress)), frame.body]
-    return [b"".join((_SUBMIT.pack(form, INLINE, 1, 0), header, frame.progress, frame.body, bytes(-length & 7)))]
+    return [b"".join(first), *(content.body for content in contents)]
 
 
 def decode_lone_submit(data: Buffer) -> Frame | None:

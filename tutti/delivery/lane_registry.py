@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from tutti import limits
 from tutti.batching.accumulator import Accumulator
 from tutti.batching.receipt import Batch, Failure
 from tutti.data import client_protocol
@@ -60,8 +59,7 @@ class LaneRegistry:
         """Store the list of gateways and the limits that a Welcome contains."""
         if welcome.state == "primary" or not self.gateways:
             self.gateways = dict(welcome.gateways)
-        self.accumulator.frame_bytes_max = min(welcome.frame_bytes_max, limits.BODY_BYTES_MAX)
-        self.accumulator.raw_bytes_max = min(welcome.raw_bytes_max, limits.RAW_BYTES_MAX)
+        self.accumulator.set_limits(welcome)
 
     def refusal_reason(self, welcome: client_protocol.Welcome) -> str:
         """Return the reason why the lane of that gateway cannot get new batches; empty if it can."""

@@ -14,9 +14,9 @@ from tutti.batching.receipt import Failure
 from tutti.data import client_protocol
 from tutti.data.gateway_states import NO_NEW_UNORDERED
 from tutti.delivery.lane_registry import Epoch, LaneRegistry
-from tutti.delivery.sender import NOT_KNOWN_YET, Sender
+from tutti.delivery.sender import NOT_KNOWN_YET, Sender, refusal
 from tutti.delivery.session import ELSEWHERE, Event, Greeting, Identity, State
-from tutti.errors import Aborted, Refused, TooLarge, TuttiError, Unknown
+from tutti.errors import Aborted, NotAllowed, TuttiError, Unknown
 
 LOG = logging.getLogger("tutti.client")
 _ELSEWHERE = ELSEWHERE | {"lane"}
@@ -41,6 +41,7 @@ class LaneSender(Sender):
         self._registry = registry
         ordered = registry.ordered.session
         self.session.topics, self.session.log = ordered.topics, ordered.log
+        self.session.refused_topics = ordered.refused_topics
 
     # -- for the session connection
 
@@ -224,7 +225,7 @@ class LaneSender(Sender):
         # Only one copy is refused; if the batch was sent more than once, the lane may still accept another copy.
         self.window.mark_rejected(answer.first_sequence, all_copies=False)
         if not answer.retry and answer.code not in NOT_KNOWN_YET:
-            self._on_refused(answer)
+            self._on_refused(answer, now)
             return
         session.trouble = f"{answer.reason} ({answer.code})"
         if answer.code == "topic":
@@ -236,7 +237,7 @@ class LaneSender(Sender):
             ordered.reopen_epoch(now)  # after repeated refusals, assume that the log has deleted the producer's state
         self._back_off(now, answer.code)
 
-    def _on_refused(self, answer: client_protocol.RefusedAnswer) -> None:
+    def _on_refused(self, answer: client_protocol.RefusedAnswer, now: float) -> None:
         """Handle a permanent refusal: no later batch can enter the lane in this epoch."""
         window = self.window
         batch = window.batch_at(answer.first_sequence)
@@ -248,8 +249,10 @@ class LaneSender(Sender):
             own: TuttiError = Unknown(text)
             later: TuttiError = Unknown(f"{text}. These records were sent later, and may be in the lane, too")
         else:
-            own = TooLarge(text) if answer.code == "too_large" else Refused(text, answer.code)
+            own = refusal(text, answer.code)
             later = Aborted(f"{text}. These records were sent later, and are in no lane")
+        if isinstance(own, NotAllowed):
+            self._log_refusal(batch.topic, own)
         # Without this batch, the lane has a gap, so it accepts no later batch of this epoch.
         window.fail_at(answer.first_sequence, Failure(own))
         window.fail_from(answer.first_sequence, Failure(later))
@@ -297,6 +300,7 @@ class LaneSender(Sender):
         self._registry.mark_next_unknown(self.lane, self._epoch)
 
     def _fail_topic(self, topic: str, error: TuttiError) -> None:
+        self._log_refusal(topic, error)
         self._registry.fail_topic(topic, error)
 
     def _expire_batches(self, now: float) -> None:
@@ -309,8 +313,7 @@ class LaneSender(Sender):
             return
         self._requeue()  # until its own deadline, a batch that is certainly not in the lane may go to another lane
         if len(self.window):
-            trouble = f"; last error: {self.session.trouble}" if self.session.trouble else ""
-            self._fail_all(f"there is no outcome after {self._registry.timeout}{trouble}")
+            self._fail_all(f"there is no outcome after {self._registry.timeout}{self.session.cause}")
 
     def _fail_all(self, why: str) -> None:
         """Fail all batches with an unknown outcome.
@@ -333,7 +336,7 @@ class LaneSender(Sender):
         if rest:
             text = f"is in no lane: it waited for gateway {self.gateway}, as later records went to another lane, and {why}"
             name, topic = self.name, rest[0].topic
-            self._registry.fail(rest, Failure(Unknown(f"an unordered record of producer {name!r} to topic {topic!r} {text}")))
+            self._registry.fail(rest, Failure(Aborted(f"an unordered record of producer {name!r} to topic {topic!r} {text}")))
         if self.session.state is State.OPEN:
             self.closed = True
         else:

@@ -14,16 +14,20 @@ from tutti.batching.receipt import Batch, Failure, Resume
 from tutti.data import client_protocol
 from tutti.data.gateway_states import CUT_OFF
 from tutti.data.names import is_nameless
-from tutti.delivery.sender import NOT_KNOWN_YET, BatchSource, Sender
+from tutti.delivery.sender import NOT_KNOWN_YET, BatchSource, Sender, refusal
 from tutti.delivery.session import US, Event, Greeting, Identity, State
-from tutti.errors import Aborted, Fenced, Refused, TooLarge, TuttiError, Unavailable, Unknown
+from tutti.errors import Aborted, Fenced, NotAllowed, Refused, TuttiError, Unavailable, Unknown
 
 LOG = logging.getLogger("tutti.client")
 _IDLE = limits.IDLE_PRODUCER_US / US / 2  # half the time after which the log deletes the state of an idle unnamed producer
 
 
 class OrderedDelivery(Sender):
-    """The ordered delivery of one producer. Called by one thread."""
+    """The ordered delivery of one producer. Called by one thread.
+
+    Attributes:
+        due_at: monotonic time from which `work` has more to do than to send batches.
+    """
 
     def __init__(self, identity: Identity, accumulator: Accumulator, source: BatchSource | None = None) -> None:
         """Deliver the batches of the accumulator, or of a spool between accumulator and delivery (`source`)."""
@@ -33,8 +37,8 @@ class OrderedDelivery(Sender):
         self._tries = 0
         self._epoch_failure: Failure | None = None  # failure of the batches in the finished epoch that did not commit
         self._refused: tuple[int, Failure] | None = None  # first sequence and failure of the refused batch that ended the epoch
-        self._active = 0.0  # time at which this producer last sent a batch, got a receipt or opened an epoch
-        self._due_at = 0.0  # time at which `work` has an action to perform even if no batch waits to be sent
+        self._active = 0.0  # time at which this producer last sent a batch or opened an epoch
+        self.due_at = 0.0
         self._last_epoch = 0  # epoch to end as soon as none of its batches is in flight; 0 if no epoch must end
 
     # -- events
@@ -42,34 +46,36 @@ class OrderedDelivery(Sender):
     def receive(self, data: bytes, now: float) -> None:
         """See `Sender.receive`."""
         super().receive(data, now)
-        self._publish()
+        if self.window.resolved or self.accumulator.rejected:
+            self._publish()
 
     def work(self, now: float) -> None:
         """Perform the actions that are due: send batches, repeat requests, enforce delivery deadlines."""
-        accumulator, window = self.accumulator, self.window
-        if self._due_at <= now or self.source.queue or window.has_unsent or self._last_epoch:
-            self._work(now)
-        if window.resolved or accumulator.rejected:
+        queue, window = self.source.queue, self.window
+        if self.due_at <= now or self._last_epoch or (queue and queue[0].deadline <= now):
+            self._check_times(now)
+        if queue and now - self._active > _IDLE and not len(window):
+            self._renew_idle(now)
+        if (queue or window.has_unsent) and self.session.may_send(now):
+            self._send_batches(now)
+        if window.resolved or self.accumulator.rejected:
             self._publish()
 
-    def _work(self, now: float) -> None:
-        queue, window, session = self.source.queue, self.window, self.session
+    def _check_times(self, now: float) -> None:
+        """Perform the actions other than sending that are due at `now`."""
+        window, session = self.window, self.session
         if session.state is not State.ENDED:
             self.accumulator.expire_linger(now)
             self._expire_batches(now)
             session.check_timeouts(now)
-            if queue and not len(window):
-                self._renew_idle(now)
             if self._epoch_ends and not len(window) and session.state is State.OPEN:
                 session.request_next_epoch(now)
-            if (queue or window.has_unsent) and session.may_send(now):
-                self._send_batches(now)
 
     def next_time(self, now: float) -> float:
         """See `Sender.next_time`. The caller calls this again after each event that may change the time."""
         due, linger = super().next_time(now), self.accumulator.linger_until
-        self._due_at = due if linger is None else min(due, linger)
-        return self._due_at
+        self.due_at = due if linger is None else min(due, linger)
+        return self.due_at
 
     def may_send(self, now: float) -> bool:
         """Return True if nothing delays the first batch of the queue: no epoch change, full window or missing topic number."""
@@ -98,6 +104,8 @@ class OrderedDelivery(Sender):
 
     def end(self, error: TuttiError) -> None:
         """Stop delivering; fail all batches without an outcome with `error`."""
+        if self.session.state is not State.ENDED:
+            self._log_end(error)
         self.session.transition(Event.END)
         failure = Failure(error)
         # Empty the window first: `drain_unsent` of a spool also returns batches in flight, and each batch must fail only once.
@@ -108,16 +116,29 @@ class OrderedDelivery(Sender):
         self._publish()
         self.source.set_opened(None)
 
+    def _log_end(self, error: TuttiError) -> None:
+        """Log an error that ends a running producer, for applications that never read their receipts.
+
+        Before the first epoch, the constructor raises; the constructor of a producer with a spool does not wait for the epoch.
+        `Unknown` reports that the producer was closed, or an internal error, which the I/O thread logs.
+        """
+        if (self.accepted or self.accumulator.spool is not None) and not isinstance(error, Unknown):
+            LOG.error("%s has ended (number of failed records: %d): %s", self.subject, self.waiting, error)
+
     # -- sending
 
     def _send_batches(self, now: float) -> None:
         window, source = self.window, self.source
         queue = source.queue
         # A batch without a topic number delays all later batches, because sequences follow the order of `send()`.
-        while not self._epoch_ends and (batch := source.head()) is not None:
-            if not window.has_capacity(batch) or not self.knows_topic(batch):
+        while queue and not (self._last_epoch and self._epoch_ends):
+            batch = queue[0] if queue[0].body else source.head()
+            if batch is None or not window.has_capacity(batch):
+                break
+            if not self.session.topics.get(batch.topic) and not self.knows_topic(batch):
                 break
             window.admit(queue.popleft())
+            self.due_at = min(self.due_at, batch.deadline)
         if self._send_window(now):
             self._active = now
 
@@ -127,7 +148,7 @@ class OrderedDelivery(Sender):
         A producer with staged batches keeps its epoch, because the log drops staged batches when their epoch ends. The log keeps
         the state of a producer with staged batches for a day.
         """
-        idle = now - self._active > _IDLE and self.session.state is State.OPEN
+        idle = now - max(self._active, self.session.outcome_at) > _IDLE and self.session.state is State.OPEN
         if idle and is_nameless(self.name) and not self._has_staged:
             self._starting = True
             self.session.request_next_epoch(now)
@@ -145,18 +166,11 @@ class OrderedDelivery(Sender):
 
     # -- answers
 
-    def _on_receipts(self, data: bytes, now: float) -> bool:
-        progressed = super()._on_receipts(data, now)
-        if progressed:
-            self._active = now
-        return progressed
-
     def _on_answer(self, answer: client_protocol.FromGateway, now: float) -> None:
         match answer:
             case client_protocol.Welcome():
                 self.window.bytes_max = answer.window_bytes
-                self.accumulator.frame_bytes_max = min(answer.frame_bytes_max, limits.BODY_BYTES_MAX)
-                self.accumulator.raw_bytes_max = min(answer.raw_bytes_max, limits.RAW_BYTES_MAX)
+                self.accumulator.set_limits(answer)
                 self._on_welcome(answer, now)
             case client_protocol.EpochOpened():
                 self._active = now
@@ -207,10 +221,15 @@ class OrderedDelivery(Sender):
         elif session.running:
             # Another copy of the refused batch may still commit, so the batch gets its outcome only in `_begin_epoch`.
             text = f"{subject} were refused: {answer.reason}"
-            own = TooLarge(text) if answer.code == "too_large" else Refused(text, answer.code)
+            own = refusal(text, answer.code)
+            if isinstance(own, NotAllowed) and (batch := self.window.batch_at(answer.first_sequence)) is not None:
+                self._log_refusal(batch.topic, own)
             self._refused = answer.first_sequence, Failure(own)
             later = Aborted(f"{text}. These records were sent later, and are in no log")
             self._end_epoch(Failure(later), False, now)
+
+    def _on_refused(self, answer: client_protocol.RefusedAnswer, now: float) -> None:
+        self._on_batch_answer(answer, now)
 
     def _on_expected(self, sequence: int, now: float) -> None:
         window, session = self.window, self.session
@@ -318,13 +337,14 @@ class OrderedDelivery(Sender):
         session = self.session
         text = (
             f"producer {self.name!r} is fenced: another instance began epoch {epoch}, or an operator fenced it or deleted "
-            f"its state: epoch {session.epoch} is over. Whether records in flight committed is not known. `resume()` of the "
-            "current or a new instance returns the last committed record; after a deletion, read the log"
+            f"its state: epoch {session.epoch} is over. Whether records in flight committed is not known. If no other instance "
+            "runs, open a new Producer: its `resume()` returns the last committed record; after a deletion, read the log"
         )
         self.end(Fenced(text))
 
     def _fail_topic(self, topic: str, error: TuttiError) -> None:
         """See `Sender._fail_topic`. If the producer uses progress, all later batches also fail, to keep the progress contiguous."""
+        self._log_refusal(topic, error)
         failure = Failure(error)
         queue = self.source.queue
         while queue and queue[0].topic == topic:
@@ -365,8 +385,8 @@ class OrderedDelivery(Sender):
             why = f"has no outcome after {limit}: it may or may not be committed; resume() returns the last committed one"
         else:
             why = f"was not accepted by any gateway within {limit}: it never left this process"
-        trouble = f"; last error: {session.trouble}" if session.trouble else ""
-        error = Unknown(f"a record of producer {self.name!r} to topic {late.topic!r} {why}{trouble}")
+        text = f"a record of producer {self.name!r} to topic {late.topic!r} {why}{session.cause}"
+        error = Unknown(text) if late.transmitted else Aborted(text)
         resolved = len(self.window.resolved)
         failure = Failure(error)
         self.window.fail_from(0, failure)
@@ -375,8 +395,9 @@ class OrderedDelivery(Sender):
             self._end_epoch(failure, True, now)
         else:
             self._fail_unsent(failure)
-        failed = sum(batch.count for batch in self.window.resolved[resolved:])
-        LOG.warning("%s (number of failed records: %s)", error, failed)
+        failed = self.window.resolved[resolved:]
+        unsent, count = sum(batch.count for batch in failed if not batch.transmitted), sum(batch.count for batch in failed)
+        LOG.warning("%s (number of records never sent: %s; number of failed records: %s)", error, unsent, count)
 
     def _oldest(self) -> Batch | None:
         """Return the oldest closed batch. The open batch has a later deadline, and closes before that deadline."""

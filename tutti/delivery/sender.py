@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import abc
 import itertools
+import logging
 from collections import deque
 from collections.abc import Iterable
 from typing import Protocol
@@ -15,10 +16,18 @@ from tutti.data import client_protocol
 from tutti.data.frames.frame import Buffer
 from tutti.delivery.session import NOT_ALLOWED, Greeting, Identity, Session, State
 from tutti.delivery.window import Window
-from tutti.errors import ConfigError, FormatError, NotAllowed, Refused, TuttiError
+from tutti.errors import ConfigError, FormatError, NotAllowed, Refused, TooLarge, TuttiError
 
+LOG = logging.getLogger("tutti.client")
 #: Codes of refusals for a topic, epoch or producer that another gateway has registered and this gateway's log lacks so far.
 NOT_KNOWN_YET = frozenset({"topic", "epoch", "producer"})
+
+
+def refusal(text: str, code: str) -> Refused:
+    """Return the error for a permanent refusal of a batch."""
+    if code == "too_large":
+        return TooLarge(text)
+    return NotAllowed(text, code) if code in NOT_ALLOWED else Refused(text, code)
 
 
 class BatchSource(Protocol):
@@ -55,6 +64,7 @@ class Sender(abc.ABC):
         source: provides the batches and gets their outcomes: the accumulator, or a spool between accumulator and sender.
         window: batches that have sequences and no outcome yet.
         session: the session with the gateway.
+        answered: True if a message other than receipts has arrived; the caller resets it.
     """
 
     def __init__(
@@ -67,6 +77,7 @@ class Sender(abc.ABC):
         self.source: BatchSource = source or accumulator
         self.window = Window(options.compression, unordered, options.staged)
         self.session = Session(identity, self.window)
+        self.answered = False
         # Topics that were requested early and refused, before one of their batches was first in the queue.
         self._refused_ahead: set[str] = set()
 
@@ -77,6 +88,10 @@ class Sender(abc.ABC):
     @abc.abstractmethod
     def _on_answer(self, answer: client_protocol.FromGateway, now: float) -> None:
         """Handle an answer other than a receipt."""
+
+    @abc.abstractmethod
+    def _on_refused(self, answer: client_protocol.RefusedAnswer, now: float) -> None:
+        """Handle the permanent refusal of a batch in flight."""
 
     @abc.abstractmethod
     def _fail_topic(self, topic: str, error: TuttiError) -> None:
@@ -119,10 +134,11 @@ class Sender(abc.ABC):
         Raises:
             FormatError: the message does not belong to this protocol.
         """
-        self.session.received(now)
+        self.session.received_at = now
         if data[:1] == client_protocol.RECEIPTS:
             self._on_receipts(data, now)
         elif data[:1] == client_protocol.CONTROL:
+            self.answered = True
             message = client_protocol.decode_from_gateway(data)
             if self.session.state is not State.ENDED:
                 self._on_answer(message, now)
@@ -131,8 +147,8 @@ class Sender(abc.ABC):
 
     # -- answers
 
-    def _on_receipts(self, data: bytes, now: float) -> bool:
-        """Handle receipts of committed batches. Return True if one of the batches was in flight."""
+    def _on_receipts(self, data: bytes, now: float) -> None:
+        """Handle receipts of committed batches."""
         progressed, session, window = False, self.session, self.window
         for producer, first_sequence, offset, epoch, count in client_protocol.decode_receipts(data):
             # Ignore receipts of an earlier epoch, because its batches got their outcomes when the current epoch began.
@@ -140,7 +156,6 @@ class Sender(abc.ABC):
                 progressed = window.commit(first_sequence, count, offset) or progressed
         if progressed:
             session.reset_timeouts(now)
-        return progressed
 
     def _greet(self, welcome: client_protocol.Welcome) -> Greeting | None:
         """Pass a Welcome to the session, and return why the gateway sent it.
@@ -176,7 +191,7 @@ class Sender(abc.ABC):
                 session.delay_epoch_request()
         elif topic is not None:
             kind = NotAllowed if answer.code in NOT_ALLOWED else Refused
-            self._on_topic_refused(topic, kind(f"topic {topic!r} was refused: {text}", answer.code, topic))
+            self._on_topic_refused(topic, kind(f"topic {topic!r} was refused: {text}", answer.code, topic), now)
         elif is_epoch:
             self.end(Refused(f"producer {self.name!r} was refused: {text}", answer.code))
 
@@ -206,16 +221,30 @@ class Sender(abc.ABC):
                 session.topic_number(topic)
         return False
 
-    def _on_topic_refused(self, topic: str, error: TuttiError) -> None:
-        """Fail the batches of a refused topic, if one of them is first in the queue.
+    def _on_topic_refused(self, topic: str, error: Refused, now: float) -> None:
+        """Fail the batches of a refused topic, if one of them is in flight or first in the queue.
 
         If batches of other topics come first, remember the refusal, and request the topic again after those batches are sent.
         """
-        queue = self.source.queue
-        if queue and queue[0].topic == topic:
+        queue, session = self.source.queue, self.session
+        sent = next((batch for batch in self.window if batch.topic == topic and not batch.resolved), None)
+        if sent is not None:
+            # The topic was open when the batch was sent first, so the token has lost the right, or the group is another one.
+            sequence, text = sent.first_sequence, str(error)
+            self._on_refused(
+                client_protocol.RefusedAnswer(session.number, session.epoch, sequence, error.code, text, retry=False), now
+            )
+        elif queue and queue[0].topic == topic:
             self._fail_topic(topic, error)
         else:
             self._refused_ahead.add(topic)
+
+    def _log_refusal(self, topic: str, error: TuttiError) -> None:
+        """Log once that a topic is refused, for applications that never read their receipts."""
+        logged = self.session.refused_topics
+        if topic not in logged and len(logged) < limits.FAILURES_KEPT_MAX:
+            logged.add(topic)
+            LOG.error("%s: records fail: %s", self.subject, error)
 
     # -- sending
 
@@ -223,10 +252,10 @@ class Sender(abc.ABC):
         """Put messages with the queued batches of the window into the outbox, and return these messages."""
         session, window = self.session, self.window
         awaited = window.awaits_answer
-        messages = list(window.messages(session.number, session.epoch, session.topic_number))
+        messages = window.messages(session.number, session.epoch, session.topics, session.topic_number)
         session.outbox.extend(messages)
-        if window.awaits_answer and not awaited:
-            session.received(now)  # the first unanswered batch starts the silence timeout
+        if messages and not awaited:
+            session.received_at = now  # the first unanswered batch starts the silence timeout
         return messages
 
     def next_time(self, now: float) -> float:

@@ -114,16 +114,18 @@ class Session:
         self.epoch = 0  # epoch of the batches that were sent
         self.requested_epoch = 1  # latest epoch to request; higher than `epoch` until the requested epoch opens
         self.topics: dict[str, int] = {}
+        self.refused_topics: set[str] = set()  # topics whose refusal is logged; an opened topic leaves the set
         self.token = ""  # authentication token, for encrypted connections only
         self.retry_at = 0.0  # no batch is sent before this time
         self.outcome_at = 0.0  # time of the last receipt
+        self.held_from = 0  # `Welcome.held_from` of this connection; 0 again after an outcome
         self._window = window
         self._request = 0
         self._epoch_request = 0
         self._topic_requests: dict[int, str] = {}
         self._epoch_retry_at: float | None = None  # time at which to request the epoch again; None without a scheduled retry
         self._retry = _RETRY_MIN  # the next retry delay
-        self._received_at = 0.0  # start of the silence timeout
+        self.received_at = 0.0  # start of the silence timeout: a message has arrived, or the first unanswered batch was sent
         self._silence = _SILENCE_MIN  # the silence timeout
         self._hello_since: float | None = None  # time of the Hello that has no Welcome yet
 
@@ -145,6 +147,7 @@ class Session:
         """Handle the loss of the connection and of everything queued in it."""
         self.transition(Event.LOST)
         self.drop, self.redirected = "", False
+        self.held_from = 0
         self.outbox.clear()
         self._hello_since = None
         self._epoch_retry_at = None
@@ -165,13 +168,13 @@ class Session:
         self.outbox.append([client_protocol.encode_control(message)])
 
     def _hello(self, now: float) -> None:
-        self._hello_since = self._received_at = now
+        self._hello_since = self.received_at = now
         self._send_control(client_protocol.Hello(client_protocol.PROTOCOL, CLIENT, self.identity.session, self.token))
 
     def request_epoch(self, now: float) -> None:
         """Request `requested_epoch`."""
         self._epoch_retry_at = None
-        self._received_at = now
+        self.received_at = now
         self._request += 1
         self._epoch_request = self._request
         identity = self.identity
@@ -219,7 +222,7 @@ class Session:
             )
             raise Refused(text, "log")
         self.log = welcome.log or self.log
-        self.welcome = welcome
+        self.welcome, self.held_from = welcome, welcome.held_from
         if not requested:
             return Greeting.CHANGED
         was_open = self.state is State.OPEN
@@ -228,7 +231,11 @@ class Session:
             return Greeting.FIRST
         # The gateway is alive, but its earlier answers may have been lost.
         self._topic_requests.clear()
-        self._window.rewind()
+        if self.held_from:
+            # This Welcome follows all batches of this connection, so the gateway has received the batches from `held_from` on.
+            self._window.rewind_below(self.held_from)
+        else:
+            self._window.rewind()
         return Greeting.PROBED
 
     def opened(self) -> None:
@@ -241,6 +248,7 @@ class Session:
         topic = self._topic_requests.pop(answer.request, None)
         if topic is not None:
             self.topics[topic] = answer.topic
+            self.refused_topics.discard(topic)
 
     def on_unknown(self, now: float) -> None:
         """Send Hello again, because the gateway does not know the session."""
@@ -256,15 +264,24 @@ class Session:
         """Return True if `request` is the latest epoch request and has no answer yet."""
         return request == self._epoch_request and self.state is State.OPENING
 
-    def received(self, now: float) -> None:
-        """Restart the silence timeout: a message has arrived, or the first unanswered batch was sent."""
-        self._received_at = now
-
     def reset_timeouts(self, now: float) -> None:
         """Reset the timeouts after an outcome, which shows that the gateway works."""
-        self.outcome_at = now
+        self.outcome_at, self.held_from = now, 0
         self._silence, self._retry = _SILENCE_MIN, _RETRY_MIN
         self.trouble = ""
+
+    @property
+    def throttled(self) -> str:
+        """The quota for which the gateway holds batches, as text for messages; empty if the gateway holds none."""
+        if not self.held_from or self.welcome is None:
+            return ""
+        quotas = (self.welcome.records_per_s, "records/s"), (self.welcome.bytes_per_s, "bytes/s")
+        return f"throttled by the quota of its token ({', '.join(f'{value} {unit}' for value, unit in quotas if value)})"
+
+    @property
+    def cause(self) -> str:
+        """The end of a message about a missed deadline: the last error or the quota; empty if neither is known."""
+        return f"; last error: {self.trouble}" if self.trouble else f"; the producer is {self.throttled}" if self.held_from else ""
 
     # -- time
 
@@ -311,8 +328,8 @@ class Session:
 
     def _answer_due(self) -> float:
         if self.state is State.GREETING:
-            return self._received_at + limits.ADDRESS_TIMEOUT_US / US
-        return self._received_at + self._silence
+            return self.received_at + limits.ADDRESS_TIMEOUT_US / US
+        return self.received_at + self._silence
 
     def check_timeouts(self, now: float) -> None:
         """Perform the actions that are due: repeat requests, probe a silent gateway, drop a dead connection."""

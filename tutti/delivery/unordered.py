@@ -17,7 +17,7 @@ from tutti.delivery.lane_registry import LaneRegistry
 from tutti.delivery.lane_sender import LaneSender
 from tutti.delivery.ordered import OrderedDelivery
 from tutti.delivery.session import US, Identity, State
-from tutti.errors import TuttiError, Unknown
+from tutti.errors import Aborted, TuttiError
 
 LOG = logging.getLogger("tutti.client")
 _ANSWER_WAIT_S = limits.SILENCE_US_MIN / US
@@ -169,7 +169,7 @@ class UnorderedDelivery:
             return
         errors = [*self._registry.unusable.values(), *(lane.session.trouble for lane in self.senders if lane.session.trouble)]
         troubles = "; ".join(dict.fromkeys(errors))
-        error = Unknown(
+        error = Aborted(
             f"an unordered record of producer {self._registry.ordered.name!r} to topic {queue[0].topic!r} was accepted by "
             f"no gateway within {self._registry.timeout}: it is in no lane{f'; last error: {troubles}' if troubles else ''}"
         )

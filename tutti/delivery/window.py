@@ -7,19 +7,25 @@ flight below the gateway's limit. The window performs no I/O and does not know e
 from __future__ import annotations
 
 import collections
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 
 from tutti import limits
 from tutti.batching.encoder import Compression, drop_committed
 from tutti.batching.receipt import Batch, Failure, Resume
-from tutti.data.client_protocol import INLINE_BYTES_MAX, OFFSET_UNKNOWN, encode_submit
-from tutti.data.frames.frame import STAGED, Buffer, Frame, Kind
+from tutti.data.client_protocol import INLINE_BYTES_MAX, OFFSET_UNKNOWN, join_submit
+from tutti.data.frames.frame import STAGED, Buffer, Kind, unstamped_header
 from tutti.data.frames.schema import compression_flags
 from tutti.errors import invariant
 
+_BATCH = int(Kind.BATCH)
+
 
 class Window:
-    """The batches of one producer that are in flight."""
+    """The batches of one producer that are in flight.
+
+    Attributes:
+        awaits_answer: True if a batch was sent on this connection and has no answer.
+    """
 
     def __init__(self, compression: Compression, unordered: bool = False, staged: bool = False) -> None:
         """Create an empty window. Its batches go to lanes (`unordered`), or stay invisible until a TXN frame (`staged`)."""
@@ -34,7 +40,7 @@ class Window:
         self._by_sequence: dict[int, Batch] = {}
         self._bytes = 0
         self._to_send: collections.deque[Batch] = collections.deque()
-        self._sent = False  # True if a batch was sent on this connection
+        self.awaits_answer = False
         self.records_resent = 0
 
     def __len__(self) -> int:
@@ -64,11 +70,6 @@ class Window:
         return self._bytes
 
     @property
-    def awaits_answer(self) -> bool:
-        """True if a batch was sent on this connection and has no answer."""
-        return self._sent and bool(self._unanswered)
-
-    @property
     def has_unsent(self) -> bool:
         """True if a batch must be sent (again)."""
         return bool(self._to_send)
@@ -91,72 +92,87 @@ class Window:
     def rewind(self) -> None:
         """Queue all batches for sending again, in order. The gateway removes duplicates, so all batches can be repeated."""
         self._to_send = collections.deque(self._unanswered)
-        self._sent = False
+        self.awaits_answer = False
 
-    def messages(self, number: int, epoch: int, topic_number: Callable[[str], int]) -> Iterator[list[Buffer]]:
-        """Yield submit messages for queued batches, up to the first batch whose topic has no number yet (0).
+    def rewind_below(self, sequence: int) -> None:
+        """Queue the batches that start below `sequence` for sending again, because the gateway holds the later ones."""
+        repeated = [batch for batch in self._unanswered if batch.first_sequence < sequence]
+        self._to_send = collections.deque(repeated + [batch for batch in self._to_send if batch.first_sequence >= sequence])
+
+    def messages(
+        self, number: int, epoch: int, topics: Mapping[str, int], topic_number: Callable[[str], int]
+    ) -> list[list[Buffer]]:
+        """Return submit messages for queued batches, up to the first batch whose topic has no number yet (0).
+
+        `topics` contains the known numbers, and `topic_number` requests the other ones.
 
         A message contains either small or large bodies, up to about `SUBMIT_BYTES`. Small bodies are copied into one part of the
         message; each large body is a separate part without a copy.
         """
-        frames: list[Frame] = []
+        messages: list[list[Buffer]] = []
+        headers: list[bytes] = []
+        batches: list[Batch] = []
         size = 0
         small = True
-        while self._to_send:
-            batch = self._to_send[0]
+        to_send = self._to_send
+        while to_send:
+            batch = to_send[0]
             if batch.resolved:
-                self._to_send.popleft()
+                to_send.popleft()
                 continue
-            topic = topic_number(batch.topic)
+            topic = topics.get(batch.topic) or topic_number(batch.topic)
             # Stop at a batch without a topic number, because the gateway accepts sequences only in order.
             if not topic:
                 break
             is_small = batch.size <= INLINE_BYTES_MAX
-            if frames and (
-                is_small != small or size + batch.size > limits.SUBMIT_BYTES or len(frames) >= limits.FRAMES_A_MESSAGE_MAX
+            if batches and (
+                is_small != small or size + batch.size > limits.SUBMIT_BYTES or len(batches) >= limits.FRAMES_A_MESSAGE_MAX
             ):
-                yield encode_submit(frames, self._unordered)
-                frames, size = [], 0
+                messages.append(join_submit(headers, batches, self._unordered))
+                headers, batches, size = [], [], 0
             small = is_small
-            self._to_send.popleft()
-            frames.append(self._frame(batch, number, epoch, topic))
+            to_send.popleft()
+            headers.append(self._header(batch, number, epoch, topic))
+            batches.append(batch)
             size += batch.size
             if batch.transmitted:
                 self.records_resent += batch.remaining
-            batch.transmitted = self._sent = True
+            batch.transmitted = self.awaits_answer = True
             batch.copies += 1
-        if frames:
-            yield encode_submit(frames, self._unordered)
+        if batches:
+            messages.append(join_submit(headers, batches, self._unordered))
+        return messages
 
-    # A batch from a spool has its own compression (`codec`), because an earlier run may have written it with other options.
-    def _flags_of(self, batch: Batch) -> int:
-        return self._flags if batch.codec == "" else compression_flags(batch.codec)
-
-    def _frame(self, batch: Batch, number: int, epoch: int, topic: int) -> Frame:
-        invariant(bool(batch.body), "a batch that is sent must have a body")
-        return Frame(
+    def _header(self, batch: Batch, number: int, epoch: int, topic: int) -> bytes:
+        if not batch.body:
+            invariant(False, "a batch that is sent must have a body")
+        flags = 0
+        if batch.kind == _BATCH:
+            # A batch from a spool has its own compression (`codec`), because an earlier run may have written it with other options.
+            flags = self._flags if batch.codec == "" else compression_flags(batch.codec)
+        return unstamped_header(
             batch.kind,
-            batch.body,
-            progress=batch.progress,
-            flags=self._flags_of(batch) if batch.kind == Kind.BATCH else 0,
-            producer=number,
-            epoch=epoch,
-            first_sequence=batch.first_sequence,
-            count=batch.remaining,
-            topic=topic,
-            min_timestamp=batch.min_timestamp,
-            max_timestamp=batch.max_timestamp,
-            raw_length=batch.raw_length,
-            body_crc=batch.crc,
+            flags,
+            number,
+            batch.first_sequence,
+            batch.min_timestamp,
+            batch.max_timestamp,
+            epoch,
+            batch.count - batch.trimmed,
+            topic,
+            len(batch.progress),
+            len(batch.body),
+            batch.raw_length,
+            batch.crc,
         )
 
     def commit(self, first_sequence: int, count: int, offset: int) -> bool:
         """Record that a batch committed. Return False if no batch in flight has this sequence and count."""
         batch = self._by_sequence.get(first_sequence)
         # With another count, the receipt concerns a copy that was sent before `trim_below` removed records from the batch.
-        if batch is None or batch.remaining != count:
+        if batch is None or batch.count - batch.trimmed != count:
             return False
-        self._committed(batch, offset)
+        self._committed(batch, first_sequence + count - 1, offset)
         self._drop_resolved()
         return True
 
@@ -164,7 +180,7 @@ class Window:
         """Record that all batches up to `sequence` committed at unknown offsets."""
         for batch in list(self._unanswered):
             if not batch.resolved and batch.last_sequence <= sequence:
-                self._committed(batch, OFFSET_UNKNOWN)
+                self._committed(batch, batch.last_sequence, OFFSET_UNKNOWN)
         self._drop_resolved()
 
     def fail_from(self, sequence: int, failure: Failure) -> bool:
@@ -231,7 +247,7 @@ class Window:
             batch.first_sequence, batch.transmitted, batch.lane = 0, False, ""
             withdrawn.append(batch)
         if withdrawn:
-            self._sent = self._sent and bool(self._unanswered)
+            self.awaits_answer = self.awaits_answer and bool(self._unanswered)
             self._to_send = collections.deque(batch for batch in self._to_send if batch.first_sequence)
         return withdrawn[::-1]
 
@@ -243,7 +259,7 @@ class Window:
         self._unanswered.clear()
         self._by_sequence.clear()
         self._to_send.clear()
-        self._bytes, self._sent = 0, False
+        self._bytes, self.awaits_answer = 0, False
         return batches
 
     def pop_resolved(self) -> list[Batch]:
@@ -251,10 +267,12 @@ class Window:
         resolved, self.resolved = self.resolved, []
         return resolved
 
-    def _committed(self, batch: Batch, offset: int) -> None:
+    def _committed(self, batch: Batch, last_sequence: int, offset: int) -> None:
         # Outcomes may arrive out of order, so keep only the highest committed sequence.
-        if batch.last_sequence > self.committed.sequence:
-            self.committed = Resume(batch.last_sequence, batch.progress or self._progress_before(batch))
+        if last_sequence > self.committed.sequence:
+            oldest = self._unanswered[0] is batch
+            progress = batch.progress or (self.committed.progress if oldest else self._progress_before(batch))
+            self.committed = Resume(last_sequence, progress)
         self._resolve(batch, offset, None)
 
     def _progress_before(self, batch: Batch) -> bytes:
@@ -284,4 +302,4 @@ class Window:
         while unanswered and unanswered[0].resolved:
             unanswered.popleft()
         if not unanswered:
-            self._sent = False  # nothing is unanswered, so the next sent batch starts the silence timeout
+            self.awaits_answer = False  # nothing is unanswered, so the next sent batch starts the silence timeout

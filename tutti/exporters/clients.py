@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import weakref
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import fields
 from typing import NamedTuple, Protocol
 
@@ -64,8 +64,10 @@ class Clients:
         """Add a client under `name`; by default, under its own name.
 
         Raises:
-            UsageError: another open client of the same role has this name.
+            UsageError: `client` is not a client, or another open client of the same role has this name.
         """
+        if not callable(getattr(client, "stats", None)):
+            raise UsageError(f"only a producer or a reader has metrics, not {client!r}")
         stats = client.stats()
         # A random name would begin new time series at each start of the application.
         own = stats.name if stats.name and not is_nameless(stats.name) else _role(stats)
@@ -85,18 +87,17 @@ class Clients:
         client = reference() if reference is not None else None
         return None if client is None or client.closed else client
 
-    def _statistics(self, roles: Collection[str]) -> list[tuple[str, str, Stats]]:
-        """Return (role, name, statistics) of each open client with one of the roles, and forget closed clients."""
+    def _statistics(self) -> list[tuple[str, str, Stats]]:
+        """Return (role, name, statistics) of each open client, and forget closed clients."""
         with self._lock:
             found = {key: client for key in self._clients if (client := self._open_client(key)) is not None}
             self._clients = {key: weakref.ref(client) for key, client in found.items()}
-        return [(role, name, client.stats()) for (role, name), client in found.items() if role in roles]
+        return [(role, name, client.stats()) for (role, name), client in found.items()]
 
-    def values(self, metrics: Iterable[Metric] = METRICS) -> Iterator[tuple[Metric, dict[str, float]]]:
-        """Yield each metric that has a value now, with its values by the names of the clients."""
-        metrics = list(metrics)
-        statistics = self._statistics({metric.role for metric in metrics})
-        for metric in metrics:
+    def values(self) -> Iterator[tuple[Metric, dict[str, float]]]:
+        """Yield each metric that has a value now, with its values by the names of the clients. Read each client once."""
+        statistics = self._statistics()
+        for metric in METRICS:
             values = {name: getattr(stats, metric.field) for role, name, stats in statistics if role == metric.role}
             known = {name: float(value) for name, value in values.items() if value is not None}
             if known:

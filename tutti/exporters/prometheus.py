@@ -30,7 +30,7 @@ def register(client: Client, registry: CollectorRegistry | None = None, *, name:
         name: value of the label `client`; the default is the client's name, or its role, "producer" or "reader".
 
     Raises:
-        UsageError: prometheus-client is not installed, or another open client has this name.
+        UsageError: prometheus-client is not installed, `client` is not a client, or another open client has this name.
     """
     try:
         from prometheus_client import REGISTRY, core  # noqa: PLC0415 - an optional dependency

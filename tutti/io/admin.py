@@ -24,7 +24,7 @@ from tutti.data import client_protocol
 from tutti.data.names import check_name, check_producer
 from tutti.delivery.session import CLIENT, NOT_ALLOWED
 from tutti.errors import ConfigError, FormatError, NotAllowed, Refused, Unavailable
-from tutti.io.endpoints import CONNECTED, Endpoints
+from tutti.io.endpoints import CONNECTED, SILENT_ADVICE, Endpoints
 from tutti.io.port_probe import explain_message, probe_port
 from tutti.io.zmtp_connection import ConnectionEvent, ZmtpConnection, connection_failure
 
@@ -45,6 +45,10 @@ class RequestClient:
         timeout: seconds for one request, including the connection setup.
         rounds: number of attempts for each address within `timeout` (None: no limit).
         learn: use discovered gateways too, and not only the gateways of the url.
+        await_start: try again until the timeout if no process listens at any address. If False, the first request then fails at
+            once. After the first answer of a gateway, the client always tries again.
+        probes: probe a port that stays silent for the timeout, so that the error can name the cause; a probe takes about a second.
+        check: called about twice a second while a request is not done. An error that the function raises ends the request.
         credentials: credentials of the client; by default those of the environment.
 
     Raises (all methods):
@@ -60,11 +64,18 @@ class RequestClient:
         rounds: int | None = None,
         *,
         learn: bool = True,
+        await_start: bool = True,
+        probes: bool = True,
+        check: Callable[[], None] | None = None,
         credentials: Credentials | None = None,
     ) -> None:
         """Prepare the client without connecting."""
         self._credentials = given(credentials)
         self._learn = learn
+        self._await_start = await_start
+        self._probes = probes
+        self._check = check
+        self._check_s = 0.0  # monotonic time of the next call of `check`
         self._endpoints = Endpoints(parse_url(url) if isinstance(url, str) else url)
         self._timeout = timeout
         self._rounds = rounds
@@ -149,6 +160,7 @@ class RequestClient:
         deadline = time.monotonic() + self._timeout
         with self._exclusive(deadline, given_up):
             self._retry_us, self._answered = limits.RETRY_US_MIN, None
+            self._check_s = time.monotonic() + limits.POLL_US_MAX / 1e6
             while True:
                 self._connected(deadline)
                 self._request += 1
@@ -198,10 +210,15 @@ class RequestClient:
                     self._pause(limits.RETRY_US_MAX / 1e6, deadline)
                     continue
             # Limit the time for each address, so that a silent gateway does not use up the time of the request.
-            until = min(deadline, time.monotonic() + limits.ADDRESS_TIMEOUT_US / 1e6)
+            until = min(deadline, time.monotonic() + self._endpoints.begin_attempt())
             if not self._connection.up and not self._await_connection(self._connection, until):
-                self._try_next(self._connection.trouble or None, deadline)
+                silent = ""
+                if time.monotonic() >= until:
+                    silent = self._endpoints.end_attempt()
+                    silent = silent if self._probes else f"no answer within {self._timeout:.2g} s: {SILENT_ADVICE}"
+                self._try_next(self._connection.trouble or silent or None, deadline)
                 continue
+            until = min(deadline, time.monotonic() + limits.ADDRESS_TIMEOUT_US / 1e6)
             self._send_control(self._hello())
             welcome = self._answer(0, client_protocol.Welcome, until, deadline)
             if welcome is not None:
@@ -211,6 +228,7 @@ class RequestClient:
                 # Replace an older failure at this address, so that a later timeout error does not report the old failure.
                 self._endpoints.record(CONNECTED)
                 self._endpoints.reset_delay()
+                self._await_start = True  # a gateway runs, so a later refusal means that it restarts, or that another one is down
         return self._welcome
 
     def _await_connection(self, connection: ZmtpConnection, until: float) -> bool:
@@ -251,13 +269,19 @@ class RequestClient:
                 return message
         return None
 
+    def _run_check(self) -> None:
+        if self._check is not None and time.monotonic() >= self._check_s:
+            self._check()
+            self._check_s = time.monotonic() + limits.POLL_US_MAX / 1e6
+
     def _wait_on(self, connection: ZmtpConnection, until: float, deadline: float) -> None:
         """Wait for a message. After the loss of the connection or a timeout, change to the next gateway."""
         if connection.next_event() is not None:
-            self._try_next("the connection was lost", deadline)
+            self._try_next(connection.loss, deadline)
         elif time.monotonic() >= until:
             self._try_next(_NO_ANSWER, deadline)
         else:
+            self._run_check()
             connection.wait(min(until - time.monotonic(), limits.POLL_US_MAX / 1e6))
 
     def _on_denied(self, denied: client_protocol.Denied, deadline: float) -> None:
@@ -293,9 +317,12 @@ class RequestClient:
         if self._rounds is not None and self._endpoints.rounds >= self._rounds:
             # Make `_pause` raise, because all rounds have failed.
             deadline = 0.0
+        if not self._await_start and self._endpoints.nothing_listens():
+            raise Unavailable(f"no gateway runs at {self._endpoints.summary()}{self._endpoints.advice()}")
         self._pause(wait, deadline)
 
     def _pause(self, wait: float, deadline: float) -> None:
+        self._run_check()
         left = deadline - time.monotonic()
         time.sleep(max(0.0, min(wait, left)))
         if left <= wait:  # after the pause, no time is left for another attempt
@@ -307,7 +334,7 @@ class RequestClient:
         if self._answered is None:
             summary = self._endpoints.summary()
             last = f"; last answer: {self._trouble}" if self._trouble and self._trouble not in summary else ""
-            return f"no gateway answered within {time_text} s: {summary}{last}"
+            return f"no gateway answered within {time_text} s: {summary}{last}{self._endpoints.advice()}"
         address, reason = self._answered
         results = self._endpoints.results()
         since = results.pop(address, CONNECTED)
@@ -317,7 +344,7 @@ class RequestClient:
         elif since not in (CONNECTED, reason):
             parts.append(f"then: {since}")
         parts += [f"{address}: {text}" for address, text in results.items()]
-        return f"the request was not done within {time_text} s: {'; '.join(parts)}"
+        return f"the request was not done within {time_text} s: {'; '.join(parts)}{self._endpoints.advice()}"
 
 
 class AdminClient(RequestClient):

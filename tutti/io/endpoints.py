@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import logging
+import os
 import random
+import time
 from collections.abc import Callable, Collection, Iterable, Mapping
 
 from tutti import limits
@@ -12,7 +15,28 @@ from tutti.errors import ConfigError
 
 #: The result of a successful connection.
 CONNECTED = "connected"
+#: The result of an attempt at a port where no process listens.
+REFUSED = os.strerror(errno.ECONNREFUSED).lower()
+#: The beginning of the result for a host name that the name service does not know.
+UNKNOWN_HOST = "the host name is unknown"
+#: The result while the first attempt at an address lasts.
+_NO_ANSWER_YET = "no answer yet"
+#: Advice for an address that accepts connections and stays silent.
+SILENT_ADVICE = "the process may be stopped or its machine overloaded; check the process, or name another gateway"
+#: The beginning of the result for a host that does not answer, after a probe of its port.
+NO_CONNECTION = "no connection within"
+_UNREACHABLE = "Check the network, the firewall, and the hosts that do not answer"
+#: Advice for the operator, by the beginning of a result.
+_ADVICE = {
+    REFUSED: "Start the gateway where connections are refused, or correct the port",
+    UNKNOWN_HOST: "Correct the host name, or add it to the name service",
+    NO_CONNECTION: _UNREACHABLE,
+    os.strerror(errno.EHOSTUNREACH).lower(): _UNREACHABLE,
+    os.strerror(errno.ENETUNREACH).lower(): _UNREACHABLE,
+}
 LOG = logging.getLogger("tutti.client")
+# Time of the last attempt at each address that did not answer, for the order of new `Endpoints` of this process.
+_silent_at: dict[Address, float] = {}
 
 
 class Endpoints:
@@ -21,6 +45,9 @@ class Endpoints:
     The addresses of the url never change. The addresses of discovered gateways change when gateways move, join or leave. Each
     client tries the discovered addresses in its own random order, so that the clients of a failed gateway spread over the other
     gateways.
+
+    An address that does not answer must not use up the time of the others. In the first round, each address except the last has a
+    head start only. New clients try an address last that did not answer a client of this process recently.
     """
 
     def __init__(
@@ -39,7 +66,8 @@ class Endpoints:
             last: addresses to try after all others.
         """
         self._from_url = list(addresses)
-        self._last = frozenset(last)
+        since = time.monotonic() - limits.SILENT_ADDRESS_US / 1e6
+        self._last = frozenset(last) | {address for address, at in list(_silent_at.items()) if at > since}
         self._named: dict[str, list[Address]] = {}  # gateway name -> addresses
         self._discovered: list[Address] = []
         self._silent: frozenset[Address] = frozenset()
@@ -60,6 +88,28 @@ class Endpoints:
     def record(self, text: str) -> None:
         """Store the last result at the current address."""
         self._results[self.current] = text
+        if text == CONNECTED:
+            _silent_at.pop(self.current, None)
+
+    def begin_attempt(self) -> float:
+        """Record that an attempt at the current address begins. Return its time limit in seconds."""
+        self._results.setdefault(self.current, _NO_ANSWER_YET)
+        return (limits.HEAD_START_US if self._others_untried else limits.ADDRESS_TIMEOUT_US) / 1e6
+
+    def end_attempt(self) -> str:
+        """Record that the current address did not answer in time.
+
+        Returns:
+            The result for error messages, or "" if a probe of the port should determine the result, before the next round begins.
+        """
+        if len(_silent_at) >= limits.ADDRESSES_MAX:
+            _silent_at.pop(next(iter(_silent_at)), None)
+        _silent_at[self.current] = time.monotonic()
+        return f"no answer within {limits.HEAD_START_US / 1e6:g} s: {SILENT_ADVICE}" if self._others_untried else ""
+
+    @property
+    def _others_untried(self) -> bool:
+        return self._failed_in_a_row < len(self.addresses) - 1
 
     def reset_delay(self) -> None:
         """Reset the retry delay, because the current gateway works."""
@@ -137,6 +187,16 @@ class Endpoints:
     def summary(self) -> str:
         """Return the last result at each address, as text for error messages."""
         return "; ".join(f"{address}: {text}" for address, text in self.results().items())
+
+    def advice(self) -> str:
+        """Return what the operator can do about the last results, as the end of an error message; empty if they contain it."""
+        results = self._results.values()
+        found = [advice for begin, advice in _ADVICE.items() if any(result.startswith(begin) for result in results)]
+        return "".join(f". {advice}" for advice in dict.fromkeys(found))
+
+    def nothing_listens(self) -> bool:
+        """Return True if the last attempt at each address found no process: the port refuses, or the host name is unknown."""
+        return all(result.startswith((REFUSED, UNKNOWN_HOST)) for result in self.results().values())
 
     def results(self) -> dict[Address, str]:
         """Return the last result at each address."""

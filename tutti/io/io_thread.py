@@ -185,10 +185,9 @@ class IOThread:
                     self._set_alarm(producer)
 
     def _set_alarm(self, producer: ThreadedIO) -> None:
-        """Set an alarm at the producer's `due`, unless an earlier alarm is set; the thread checks `due` again at each alarm."""
-        if producer.due < producer.alarm:
-            producer.alarm = producer.due
-            heapq.heappush(self._alarms, (producer.due, next(self._serial), producer))
+        """Set an alarm at the producer's `due`."""
+        producer.alarm = producer.due
+        heapq.heappush(self._alarms, (producer.due, next(self._serial), producer))
 
     def _run_once(self, producer: ThreadedIO) -> None:
         try:
@@ -202,7 +201,7 @@ class IOThread:
             producer.alarm = inf
         elif producer.due <= 0.0:
             self._run_requests.append(producer)
-        else:
+        elif producer.due < producer.alarm:  # an earlier alarm checks `due` again
             self._set_alarm(producer)
 
 

@@ -20,6 +20,7 @@ from tutti import limits
 from tutti.common.fork import after_fork
 from tutti.common.gateway_url import Address
 from tutti.data.frames.frame import Buffer
+from tutti.io.endpoints import NO_CONNECTION, SILENT_ADVICE, UNKNOWN_HOST
 
 _HTTP_2_SETTINGS = re.compile(rb"\x00..\x04", re.DOTALL)
 _ZEROMQ = b"\xff"
@@ -28,8 +29,6 @@ _GREETING = _ZEROMQ + bytes(8) + b"\x7f\x03"  # first part of a greeting, after 
 _MECHANISM = slice(12, 32)
 _PARTS_MAX = 3  # number of TCP segments in which a greeting may arrive
 _REFUSAL = b"R"
-#: Advice for an address that accepts connections and stays silent.
-SILENT_ADVICE = "the process may be stopped or its machine overloaded; check the process, or name another gateway"
 _REQUEST = b"GET /v1/status HTTP/1.1\r\nhost: gateway\r\nconnection: close\r\n\r\n"
 
 
@@ -52,7 +51,7 @@ class _Refusal(msgspec.Struct):
 def probe_port(address: Address) -> ProbeResult:
     """Probe `address`. A probe takes up to five times `PROBE_TIMEOUT_US`."""
     timeout = limits.PROBE_TIMEOUT_US / 1e6
-    silent = f"no connection within {timeout:g} s"
+    silent = f"{NO_CONNECTION} {timeout:g} s"
     try:
         with socket.create_connection((address.host, address.port), timeout) as connection:
             silent = f"the port accepts connections and sent nothing within {timeout:g} s: {SILENT_ADVICE}"
@@ -67,9 +66,9 @@ def probe_port(address: Address) -> ProbeResult:
     except TimeoutError:
         return ProbeResult(silent)
     except socket.gaierror as error:
-        return ProbeResult(f"the host name is unknown ({(error.strerror or str(error)).lower()})")
+        return ProbeResult(f"{UNKNOWN_HOST} ({(error.strerror or str(error)).lower()})")
     except UnicodeError as error:
-        return ProbeResult(f"the host name is unknown ({error})")
+        return ProbeResult(f"{UNKNOWN_HOST} ({error})")
     except OSError as error:
         return ProbeResult((error.strerror or str(error)).lower())
     return _identify(first, address)

@@ -54,6 +54,7 @@ class ProducerIO:
         self._run_requested = False  # True if a thread requested a run after the current run took its batches
         self._stopping = False
         self._released = False
+        self._check_at = 0.0  # monotonic time of the next run for another reason than a receipt or a record
         self._finished = threading.Event()
         self._ordered_connection = SessionConnection(delivery, Endpoints(addresses), self, credentials)
         self._connections: dict[Sender, SessionConnection] = {delivery: self._ordered_connection}
@@ -120,14 +121,20 @@ class ProducerIO:
 
     def report(self, seconds: float) -> str:
         """Return an error text with the last result at each address."""
-        results, trouble = self._ordered_connection.endpoints.summary(), self.delivery.session.trouble
+        endpoints, trouble = self._ordered_connection.endpoints, self.delivery.session.trouble
+        results = endpoints.summary()
         last = f"; last answer: {trouble}" if trouble and trouble not in results else ""
-        return f"no gateway accepted producer {self.delivery.name!r} within {seconds:g} s: {results}{last}"
+        return f"no gateway accepted producer {self.delivery.name!r} within {seconds:g} s: {results}{last}{endpoints.advice()}"
 
     @property
     def name(self) -> str:
         """The name of the producer."""
         return self.delivery.name
+
+    @property
+    def ended(self) -> bool:
+        """True if the producer is closed, or has ended with an error."""
+        return self.delivery.accumulator.ended
 
     @property
     def endpoints(self) -> Endpoints:
@@ -142,6 +149,9 @@ class ProducerIO:
     def stats(self) -> ProducerStats:
         """Return the producer's statistics, without those of its spool. May be called in any thread."""
         now, connection, session = time.monotonic(), self._ordered_connection, self.delivery.session
+        # An accumulator ends first, so the statistics never show an ended producer as connected.
+        end = self.delivery.accumulator.stopped if self.ended else None
+        connected = connection.log.connected and end is None
         # The list of lanes is read before the total of ended lanes, so a lane that ends meanwhile is never missing from the sum.
         windows = [sender.window for sender in (self.delivery, *(self.lanes.senders if self.lanes is not None else ()))]
         resent = sum(window.records_resent for window in windows)
@@ -158,9 +168,9 @@ class ProducerIO:
                 buffered_bytes += accumulator.buffered
         return ProducerStats(
             name=self.name,
-            gateway=str(connection.endpoints.current) if connection.log.connected else "",
-            last_error=session.trouble,
-            connected=connection.log.connected,
+            gateway=str(connection.endpoints.current) if connected else "",
+            last_error=session.trouble if end is None else str(end),
+            connected=connected,
             outage=connection.log.outage(now),
             epoch=session.epoch,
             reconnects=connection.log.reconnects,
@@ -215,16 +225,44 @@ class ProducerIO:
     def run_once(self) -> bool:
         """Perform the actions that are due, without blocking. Return True if the producer has ended."""
         self._asleep = False
-        if self._end_if_due():
+        if (self._stopping or self._released or self.delivery.session.state is State.ENDED) and self._end_if_due():
             self._close()
             return True
-        self._work(time.monotonic())
+        now = time.monotonic()
+        self._work(now)
         if self.delivery.session.state is State.ENDED:
             self.due = 0.0
             return False
+        ordinary = self._is_ordinary(now)
+        if not ordinary:
+            for connection in self._connections.values():
+                connection.report(now)
         self._asleep = True  # from here on, new records wake the thread
-        self.due = 0.0 if self._run_requested else self._next_time(time.monotonic())
+        if self._run_requested:
+            self.due = 0.0
+        elif ordinary:
+            self._check_at = self.due = min(self._check_at, self.delivery.due_at)
+        else:
+            self.delivery.answered = False
+            self._check_at = self.due = self._next_time(time.monotonic())
         return False
+
+    def _is_ordinary(self, now: float) -> bool:
+        """Return True if this run at most handled receipts and sent batches, so that `_check_at` is still valid.
+
+        Receipts and batches in flight only postpone the next action, except for the delivery deadline of a batch (`due_at`). They
+        also change nothing that `SessionConnection.report` logs while the client is connected.
+        """
+        delivery = self.delivery
+        return (
+            now < self._check_at
+            and self.lanes is None
+            and not delivery.answered
+            and not delivery.source.queue
+            and delivery.accumulator.linger_until is None
+            and self._ordered_connection.log.connected
+            and not self._ordered_connection.has_messages
+        )
 
     def fail(self, error: BaseException) -> None:
         """End the producer after an exception in `run_once`, so that all waiting threads get an error."""
@@ -232,6 +270,7 @@ class ProducerIO:
         self._close()
 
     def _close(self) -> None:
+        self._ordered_connection.log.end(time.monotonic())
         for connection in self._connections.values():
             connection.close()
         self._asleep = False
@@ -277,7 +316,6 @@ class ProducerIO:
             self._update_connections(lanes)
         for connection in self._connections.values():
             connection.send(now)
-            connection.report(now)
 
     def _update_connections(self, lanes: UnorderedDelivery) -> None:
         """Keep one session connection for each current lane."""

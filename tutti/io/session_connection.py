@@ -23,8 +23,7 @@ from tutti.io.zmtp_connection import ConnectionEvent, ZmtpConnection, connection
 LOG = logging.getLogger("tutti.client.producer")
 US = 1e6
 _STALLED_S = limits.WAIT_LOG_US_MIN / US
-_STALL_CAUSES = "no error is known; the disk of a gateway may hang, or the token may be above its quota"
-
+_STALL_CAUSES = "no error is known; the disk of a gateway may hang"
 
 #: States in which the gateway of the current connection has sent a Welcome.
 _WELCOMED = (State.OPENING, State.OPEN)
@@ -63,6 +62,7 @@ class SessionConnection:
         connection: the current connection, or None.
         log: logs each change of the connection once.
         probes: True if a silent address is probed before the next address is tried.
+        has_messages: True if the last `receive` left messages for the next one.
     """
 
     def __init__(
@@ -76,6 +76,7 @@ class SessionConnection:
         self.connection: ZmtpConnection | None = None
         self.log = ConnectionLog(LOG, sender.subject, time.monotonic())
         self.probes = True
+        self.has_messages = False
         self._endpoints = endpoints
         self._pinned: Endpoints | None = None  # the endpoints of the only usable gateway
         self._watch: ConnectionWatch = watch
@@ -108,11 +109,14 @@ class SessionConnection:
         if connection is not None:
             # Poll the connection only after an event or a timeout, which saves a system call in most runs.
             if connection.is_ready or connection.due() <= now:
-                connection.wait(0.0)
-            self._handle_events(connection, now)
+                connection.handle(now)
+            if connection.has_events or not connection.up:
+                self._handle_events(connection, now)
+            elif connection.readable:
+                self._read(connection, now)
 
     def _connect(self, now: float) -> ZmtpConnection | None:
-        self._connect_until = now + limits.ADDRESS_TIMEOUT_US / US
+        self._connect_until = now + self.endpoints.begin_attempt()
         try:
             self.connection = ZmtpConnection(self.endpoints.current, self._credentials)
             self._watch.watch(self.connection)
@@ -141,13 +145,17 @@ class SessionConnection:
             self._remind(now)
         elif not log.connected:
             # With records waiting, only an outcome ends the outage, because an open session may still refuse every record.
-            if not self.sender.pending or session.outcome_at > now - log.outage(now):
+            # The end of a wait for a quota is certain, so a gateway that holds records for a quota ends the outage too.
+            if not self.sender.pending or session.outcome_at > now - log.outage(now) or session.held_from:
                 log.on(Event.CONNECTED, now, where=self._gateway)
             else:
                 self._remind(now)
         elif now >= self._check_at:
             self._check_at = now + limits.STALL_POLL_US / US
-            if not self.sender.pending or session.outcome_at >= self._quiet_since:
+            if session.held_from:
+                self._quiet_since = now
+                log.on(Event.THROTTLED, now, session.throttled)
+            elif not self.sender.pending or session.outcome_at >= self._quiet_since:
                 self._quiet_since = now
             elif now - self._quiet_since >= _STALLED_S:
                 log.on(Event.STALLED, now, session.trouble or _STALL_CAUSES, since=self._quiet_since)
@@ -197,15 +205,16 @@ class SessionConnection:
                 self.endpoints.record("connected")
                 self.session.connected(now)
                 continue  # the next event may already be the end of the connection
-            self._disconnect(connection, connection.trouble or ("the connection was lost" if connection.was_up else None), now)
+            self._disconnect(connection, connection.trouble or (connection.loss if connection.was_up else None), now)
             return
         if not connection.up and now >= self._connect_until:
-            self._disconnect(connection, connection.trouble or None, now)
+            self._disconnect(connection, connection.trouble or self.endpoints.end_attempt() or None, now)
         elif connection.readable:
             self._read(connection, now)
 
     def _read(self, connection: ZmtpConnection, now: float) -> None:
         data: Buffer | None = None
+        self.has_messages = False
         try:
             # Limit the messages per run, so that a busy connection does not delay the other producers of the thread.
             for _ in range(limits.ANSWERS_A_TURN_MAX):
@@ -213,6 +222,9 @@ class SessionConnection:
                 if data is None:
                     return
                 self.sender.receive(data, now)
+                if not connection.readable:
+                    return
+            self.has_messages = True
         except FormatError as error:
             self.session.drop, self._wrong_port = explain_message(data or b"", error, connection.address)
             if not self._wrong_port:

@@ -24,6 +24,7 @@ from tutti.common.fork import after_fork
 from tutti.common.gateway_url import Address
 from tutti.data.frames.frame import Buffer
 from tutti.errors import FormatError
+from tutti.io.endpoints import UNKNOWN_HOST
 from tutti.runtime.dns import Resolver, addresses, ip_literal
 from tutti.zmtp.frame_reader import SCRATCH_BYTES, ConnectionEnded, FrameReader
 from tutti.zmtp.framing import HANDSHAKE_BYTES_MAX, PING, EncodedMessage, NullHandshake, encode_message, pong
@@ -40,6 +41,7 @@ _KEEPALIVE_S = limits.CLIENT_KEEPALIVE_MS / _MS
 _UNANSWERED_MAX = limits.CLIENT_SILENCE_MS_MAX // limits.CLIENT_KEEPALIVE_MS
 
 
+_CLOSED = "the gateway closed the connection"
 _connections: weakref.WeakSet[ZmtpConnection] = weakref.WeakSet()
 
 
@@ -56,6 +58,7 @@ class ZmtpConnection:
 
     Attributes:
         is_ready: True if `fileno` had an event that `wait` must handle; the I/O thread sets it.
+        loss: the reason for the end of a connection that was up.
     """
 
     def __init__(self, address: Address, credentials: Credentials | None = None) -> None:
@@ -69,6 +72,7 @@ class ZmtpConnection:
         self.was_up = False
         self.readable = self.has_events = True
         self.is_ready = False
+        self.loss = _CLOSED
         self._credentials = credentials
         self._refused = ""
         self._events: deque[ConnectionEvent] = deque()
@@ -175,10 +179,14 @@ class ZmtpConnection:
         except FormatError as error:
             if self._stream is not None:
                 self._received.append(error)
+                self.loss = str(error)
             elif self._credentials is not None:
                 self._refused = str(error)
             self._end(ConnectionEvent.DOWN)
-        except (OSError, ConnectionEnded):
+        except ConnectionEnded:
+            self._end(ConnectionEvent.DOWN)
+        except OSError as error:
+            self.loss = _loss(error)
             self._end(ConnectionEvent.DOWN)
 
     def _greet(self, connection: socket.socket) -> None:
@@ -241,11 +249,12 @@ class ZmtpConnection:
         outgoing = self._outgoing
         if outgoing is None:
             return True  # the connection is broken, so the message is lost, and `next_event` returns DOWN
-        if len(outgoing) >= limits.CLIENT_WINDOW_FRAMES:
+        was_empty = not outgoing.bytes
+        if not was_empty and len(outgoing) >= limits.CLIENT_WINDOW_FRAMES:
             return False
         outgoing.append(encode_message(parts))
         # Write at once only if the queue was empty; otherwise the socket is not writable, and epoll will report when it is.
-        if len(outgoing) == 1:
+        if was_empty:
             self._send()
         return True
 
@@ -255,20 +264,27 @@ class ZmtpConnection:
             return
         try:
             outgoing.send()
-        except OSError:
+        except OSError as error:
             self._outgoing = None
+            self.loss = _loss(error)
             if self._socket is not None:
                 with contextlib.suppress(OSError):  # the connection may have ended in both directions already
                     self._socket.shutdown(socket.SHUT_RDWR)
         # After an error, `_outgoing` is None; the next read returns the remaining messages, and then the end.
-        self._watch(_READ | _WRITE if self._outgoing else _READ)
+        mask = _READ | _WRITE if self._outgoing is not None and outgoing.bytes else _READ
+        if mask != self._mask:
+            self._watch(mask)
 
     def _read(self, stream: FrameReader) -> None:
-        self._unanswered = 0
         opening = self._opening
         while True:
-            for parts, _ in stream.read():
-                self._received.append(bytes(parts[0]))
+            lone = stream.read_lone()
+            if lone is not None:
+                self._received.append(lone)
+            else:
+                for parts, _ in stream.read():
+                    self._received.append(bytes(parts[0]))
+            self._unanswered = 0  # only now, because a read without data raises an error
             if opening is None or not opening.unread:
                 return
 
@@ -281,6 +297,7 @@ class ZmtpConnection:
         if not self._received:
             return None
         message = self._received.popleft()
+        self.readable = bool(self._received)
         if isinstance(message, FormatError):
             raise message
         return message
@@ -302,6 +319,17 @@ class ZmtpConnection:
         self._poll_events(self._wait_limit_s(timeout_s))
         self.readable, self.has_events = bool(self._received), bool(self._events)
 
+    def handle(self, now: float) -> None:
+        """Handle what is due at `now`, as `wait(0.0)` does."""
+        # Before the end of the handshake, `_keepalive_at` is 0.
+        if self._mask != _READ or now >= self._keepalive_at:
+            self.wait(0.0)
+            return
+        self.is_ready = False
+        # The connection only waits for data, so a read replaces the poll and saves a system call.
+        self._on_socket_event(_READ)
+        self.readable, self.has_events = bool(self._received), bool(self._events)
+
     def _poll_events(self, timeout_s: float) -> None:
         """Handle the kernel's events."""
         for fd, mask in self._poll.poll(timeout_s):
@@ -319,7 +347,7 @@ class ZmtpConnection:
         if found:
             self._connect(found)
         else:
-            self._refuse(f"the host name is unknown ({names.error(self.address.host)})")
+            self._refuse(f"{UNKNOWN_HOST} ({names.error(self.address.host)})")
 
     def due(self) -> float:
         """Return the monotonic time at which the caller must call `wait` if nothing arrives before; 0 for at once."""
@@ -343,6 +371,7 @@ class ZmtpConnection:
         self._keepalive_at = now + _KEEPALIVE_S
         self._unanswered += 1
         if self._unanswered > _UNANSWERED_MAX:
+            self.loss = f"the gateway was silent for {_UNANSWERED_MAX * _KEEPALIVE_S:g} s"
             self._end(ConnectionEvent.DOWN)
         # Send a ping only if the send queue is empty, because any queued message makes the peer answer.
         elif self._unanswered > 1 and self._outgoing is not None and not self._outgoing:
@@ -365,6 +394,11 @@ class ZmtpConnection:
         self.up = False
         self._handshake = self._stream = self._outgoing = self._opening = None
         self._poll.close()
+
+
+def _loss(error: OSError) -> str:
+    """Return the reason for the end of a connection after an error of its socket."""
+    return _CLOSED if error.errno == errno.EPIPE else (error.strerror or str(error)).lower()
 
 
 def connection_failure(error: OSError) -> str:

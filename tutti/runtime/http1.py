@@ -13,6 +13,8 @@ from importlib.metadata import version
 import h11
 from h11._receivebuffer import ReceiveBuffer
 
+from tutti.errors import install_remedy
+
 HEAD_BYTES_MAX = 16 * 1024
 _IN_LINES = bytes({*range(256)} - {*range(32), 127} | {*b"\t"})  # bytes allowed inside a line
 _LENGTHS = re.compile(rb"\ncontent-length:([^\n]*)", re.IGNORECASE)
@@ -80,7 +82,7 @@ def _check_h11(connection: h11.Connection) -> None:
     parts = ("_data", "_extract", "maybe_extract_lines", "maybe_extract_next_line")
     missing = [name for name in parts if not hasattr(buffer, name)]
     if missing or type(buffer) is not ReceiveBuffer:
-        raise ImportError(f"h11 {version('h11')} has another receive buffer (it lacks {missing}): install h11>=0.16,<0.17")
+        raise ImportError(f"h11 {version('h11')} has another receive buffer (it lacks {missing}): {install_remedy('gateway')}")
 
 
 _check_h11(h11.Connection(h11.SERVER))

@@ -37,14 +37,14 @@ class _RejectedConnections(Collector):
 
     def collect(self) -> Iterator[Metric]:
         """Yield the counts of rejected connections."""
-        about = "Connections to this page that were closed without an answer, by status of the refusal, or crowded."
+        about = "Connections to the metrics endpoint that were closed without an answer, by status of the refusal, or crowded."
         family = CounterMetricFamily("tutti_page_turned_away", about, labels=["why"])
         for why, count in dict(_Protocol.rejected).items():
             family.add_metric([why], count)
         yield family
 
 
-class MetricsPage:
+class MetricsEndpoint:
     """Metrics endpoint, served within the `with` block.
 
     Attributes:

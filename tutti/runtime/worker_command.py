@@ -15,7 +15,7 @@ from typing import Any, Protocol
 from prometheus_client.registry import Collector
 
 from tutti.errors import ConfigError
-from tutti.runtime.metrics_server import MetricsPage
+from tutti.runtime.metrics_server import MetricsEndpoint
 
 
 class Worker(Protocol):
@@ -62,14 +62,14 @@ def run(
     for one in (signal.SIGTERM, signal.SIGINT):
         signal.signal(one, lambda *_: stop.set())
     with contextlib.ExitStack() as stack:
-        page: dict[str, str] = {}
+        endpoint: dict[str, str] = {}
         if metrics and collector is not None:
             try:
-                page["metrics"] = stack.enter_context(MetricsPage(metrics, collector, insecure=insecure))
+                endpoint["metrics"] = stack.enter_context(MetricsEndpoint(metrics, collector, insecure=insecure))
             except ConfigError as error:
                 raise ConfigError(f"{file}: {error}" if file else str(error)) from error
         stack.enter_context(_relaxed_gc())
-        worker.run(stop, lambda: print(json.dumps({"ready": True, **ready_fields, **page}), flush=True))
+        worker.run(stop, lambda: print(json.dumps({"ready": True, **ready_fields, **endpoint}), flush=True))
     return 0
 
 

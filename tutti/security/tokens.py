@@ -36,7 +36,7 @@ from typing import NamedTuple
 
 from tutti import limits
 from tutti.data.names import NAME_BYTES_MAX, check_name, is_nameless
-from tutti.errors import ConfigError, NotAllowed, UsageError
+from tutti.errors import ConfigError, NotAllowed, UsageError, WrongFile
 from tutti.runtime.durable_files import make_directory
 from tutti.security.user_files import FileWatcher, check_not_world_writable, file_stamp, read_toml, replace_text
 
@@ -299,9 +299,11 @@ def read_tokens(path: str | Path) -> dict[str, Access]:
     tree, found = read_toml(path, _MADE_BY)
     table = tree.get("tokens")  # an empty file is rejected, because another process may still be writing it
     if set(tree) - {"tokens"} or not isinstance(table, dict):
-        raise ConfigError(
+        raise WrongFile(
             f"{path} is not a tokens file: it must contain one table [tokens.NAME] for each token and nothing else, or only the "
-            f"line [tokens] if there is no token; {_MADE_BY}"
+            f"line [tokens] if there is no token; {_MADE_BY}",
+            str(path),
+            "tokens",
         )
     if len(table) > limits.TOKENS_MAX:
         raise ConfigError(f"{path} lists {len(table)} tokens, above the limit of {limits.TOKENS_MAX}: remove old ones")

@@ -198,35 +198,3 @@ def replace_text(path: str | Path, text: str, mode: int) -> None:
     temporary.unlink(missing_ok=True)
     write_new(temporary, text, mode)
     temporary.replace(target)
-
-
-def check_certificate(certificate: str | Path, key: str | Path) -> None:
-    """Check that a certificate and its key are usable.
-
-    Raises:
-        ConfigError: a file is not readable, other users can read the key, or the two do not match.
-    """
-    import ssl  # noqa: PLC0415 - only gateways with a certificate load it
-
-    try:
-        for path in (certificate, key):
-            found = read_limited(path)[1]
-            if not stat.S_ISREG(found.st_mode):  # a pipe can be read only once, and the gateway reads the file again after changes
-                raise OSError(errno.EINVAL, "it is not a regular file", str(path))
-        check_private(key, found)
-        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(certificate, key, password=_no_password)
-    except ssl.SSLError as error:
-        reason = error.reason or str(error)
-        raise ConfigError(
-            f"{certificate} and {key} are not a certificate and its key ({reason}): give a matching pair in PEM format"
-        ) from None
-    except OSError as error:
-        reason = (error.strerror or str(error)).lower()
-        raise ConfigError(
-            f"{error.filename or certificate} cannot be read ({reason}): {remedy(error, 'give a PEM file')}"
-        ) from None
-
-
-def _no_password() -> str:
-    """Return an empty password, so that OpenSSL does not ask for one on the terminal."""
-    return ""

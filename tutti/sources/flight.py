@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from datetime import datetime
+from math import inf
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
@@ -23,7 +24,7 @@ from tutti.common.gateway_url import Address, parse_url
 from tutti.data.gateway_states import CUT_OFF
 from tutti.data.names import check_name
 from tutti.data.scan_request import ScanBatch, ScanRequest, check_topics
-from tutti.errors import Behind, ConfigError, FormatError, Refused, TuttiError, Unavailable
+from tutti.errors import Behind, ConfigError, FormatError, NotAllowed, Refused, TuttiError, Unavailable
 from tutti.io.admin import RequestClient
 from tutti.io.endpoints import Endpoints
 from tutti.sources.flight_pool import FLIGHT_EXCEPTIONS, client_of, drop_client, lacks_field, perform_action, translate
@@ -36,9 +37,18 @@ _METADATA_KEY = b"tutti"
 _SLACK_S = limits.BEHIND_WAIT_US_MAX / 1e6 + 3.0  # time for an answer to arrive, in addition to the requested wait
 #: States in which another gateway may have more of the log.
 _MAY_LAG = CUT_OFF | {"joining"}  # "joining" is not in CUT_OFF, because a joining gateway catches up while a reader waits
+#: Why a reader leaves a gateway, by the state of the gateway.
+_LEFT = {
+    "minority": "the gateway has no majority of its group",
+    "halted": "the gateway has halted",
+    "joining": "the gateway is still catching up",
+    "unknown": "the gateway does not answer its reads process",
+}
+_CONNECT_S_MIN = 0.1  # shortest time limit for the request to the client port
 _SLACK_S_MIN = limits.ADDRESS_TIMEOUT_US / 1e6  # lower bound of `_SLACK_S` for callers with a shorter `patience`
 
 LOG = logging.getLogger("tutti.client.reader")
+NO_ANSWER = "no gateway answered a read"
 _locations: dict[tuple[int, Address], str] = {}  # (process id, gateway address) -> location of the gateway's reads port
 
 
@@ -61,7 +71,7 @@ class FlightSource:
     Attributes:
         seen: highest frontier that an answer has contained; no later answer has a lower one.
         connection: logs each change of the connection once.
-        last_error: the last failure of a gateway.
+        last_error: the last failure of a gateway; empty if a gateway has answered since, and a majority has confirmed its frontier.
 
     Raises (all methods):
         Unavailable: no gateway answered in time; the message lists the failure of each.
@@ -93,11 +103,13 @@ class FlightSource:
         self._patience = patience
         self.seen = seen
         self.last_error = ""
+        self._answered: Address | None = None  # the gateway of the last answer
         self._log = log
         self.connection = ConnectionLog(LOG, subject, time.monotonic())
         self._no_quorum = False  # True if the last line about the quorum reports its loss
         self._cut_off: dict[Address, str] = {}  # state of each gateway that has answered since the majority was lost
         self._stale = False  # True if no gateway could confirm the last frontier
+        self._interrupted = False
         self._lock = threading.Lock()
 
     @property
@@ -135,7 +147,10 @@ class FlightSource:
             # Only the first request of a round is a long poll: after a gateway without a majority, ask the others without a wait.
             wait = 0.0 if no_majority else min(left, limits.ANSWER_WAIT_US_MAX / 1e6)
             try:
-                found = self._request_frontier(beyond, wait, patience)
+                # A long poll that has lasted for some time leaves less patience for a search.
+                found = self._request_frontier(
+                    beyond, wait, patience if beyond is None or patience is None else min(patience, left)
+                )
             except Unavailable:
                 if best is None or (beyond is not None and not no_majority):
                     raise  # raised if no gateway of this round has answered
@@ -176,7 +191,7 @@ class FlightSource:
                 cut_off[current] = state
                 return
             if cut_off and current not in cut_off:
-                self.connection.on(Event.REDIRECTED, now, f"the gateway is {next(iter(cut_off.values()))}")
+                self.connection.on(Event.REDIRECTED, now, _left(next(iter(cut_off.values()))))
                 self.connection.on(Event.CONNECTED, now, where=self._where)
             cut_off.clear()
             self._report_quorum(found=True, offset=offset)
@@ -191,19 +206,21 @@ class FlightSource:
             return
         subject = f"{self.subject}: " if self.subject else ""
         if found:
+            self.last_error = ""
             LOG.info("%sgateway at %s confirms its frontier with a majority again", subject, self._route.current)
         else:
-            LOG.warning(
-                "%sno gateway can confirm its frontier with a majority: reading to offset %d, other gateways may have more (%s)",
-                subject, offset, self._route.summary(),
-            )  # fmt: skip
+            self.last_error = (
+                f"no gateway can confirm its frontier with a majority: reading to offset {offset}, other gateways may have more "
+                f"({self._route.summary()})"
+            )
+            LOG.warning("%s%s", subject, self.last_error)
 
     def _request_frontier(self, beyond: int | None, wait: float, patience: float | None) -> Frontier:
         """Send one request for the frontier, and update the known gateways from its answer."""
         body: Body = {**self._lane_field}
         if beyond is not None:
             body |= {"beyond": beyond, "timeout_ms": int(wait * 1000)}
-        slack = _SLACK_S if patience is None else min(_SLACK_S, max(patience, _SLACK_S_MIN))
+        slack = _SLACK_S if patience is None else min(_SLACK_S, max(patience - wait, _SLACK_S_MIN))
         answer = self._request("frontier", body, wait + slack, patience, linearizable=beyond is None)
         gateways = answer.get("gateways")
         if gateways:
@@ -228,7 +245,7 @@ class FlightSource:
             if current in no_majority or len(self._route.addresses) == len(no_majority) + 1:
                 return False
             no_majority.add(current)
-            self._route.advance(f"the gateway is {state}")
+            self._route.advance(_left(state))
         return True
 
     def plan(self, request: ScanRequest, splits: int | None = None, split_bytes: int | None = None) -> list[Range]:
@@ -312,14 +329,15 @@ class FlightSource:
         position = request.start
         failing_since: float | None = None
         kind = Unavailable
+        left = inf  # as in `_call`
         # Request an empty range too, because the gateway then checks that the topics exist.
         while position < request.end or (position == request.end == request.start):
             ticket = orjson.dumps({"start": position, "end": request.end, **fields, **self._guard_fields()})
             reopen_at = time.monotonic() + limits.STREAM_US_MAX / 2e6
             try:
-                with contextlib.closing(self._stream(ticket)) as stream:
+                with contextlib.closing(self._stream(ticket, left)) as stream:
                     for batch in stream:
-                        failing_since, kind = None, Unavailable  # the patience restarts with each batch
+                        failing_since, kind, left = None, Unavailable, inf  # the patience restarts with each batch
                         found = request.scan_batch(batch, position)
                         position = found.next
                         yield found
@@ -334,18 +352,22 @@ class FlightSource:
             except Unavailable as error:
                 now = time.monotonic()
                 failing_since = now if failing_since is None else failing_since
-                # report `Behind` if any gateway lags, because that is more informative than unreachable gateways
+                # Report `Behind` if any gateway lags, because that is more informative than unreachable gateways.
                 kind = Behind if isinstance(error, Behind) else kind
                 until = failing_since + self._patience
                 until = until if request.time_left is None else min(until, now + request.time_left())
                 self._fail_over(str(error), until, until - failing_since, kind)
+                left = until - time.monotonic()
+            except NotAllowed as error:
+                self.end(f"{self._route.current}: {error}")
+                raise
 
-    def _stream(self, ticket: bytes) -> Generator[pa.RecordBatch]:
+    def _stream(self, ticket: bytes, left: float) -> Generator[pa.RecordBatch]:
         """Yield the batches of one stream. Convert Flight's errors to `TuttiError`, but not errors that the consumer throws in."""
         stream = None
         try:
             try:
-                client, headers = client_of(self._location(), self._credentials)
+                client, headers = client_of(self._location(left), self._credentials)
                 options = flight.FlightCallOptions(timeout=limits.STREAM_US_MAX / 1e6, headers=headers)
                 stream = client.do_get(flight.Ticket(ticket), options)
                 # The schema contains the log's uuid and arrives first, so this check rejects another log before its first record.
@@ -408,11 +430,14 @@ class FlightSource:
     def _call(self, call: Callable[[Any, Any], Answer], seconds: float, patience: float) -> Answer:
         """Call one gateway after another until one answers, at most `seconds` for each call and `patience` seconds in all."""
         began, kind = time.monotonic(), Unavailable
+        left = inf  # the first attempt has its full time even if the caller has less patience
         while True:
             try:
-                client, headers = client_of(self._location(), self._credentials)
+                client, headers = client_of(self._location(left), self._credentials)
                 try:
-                    answer = call(client, flight.FlightCallOptions(timeout=seconds, headers=headers))
+                    # A long poll waits for a second at the gateway, so a shorter time than `_SLACK_S_MIN` could not be enough.
+                    limit = min(seconds, max(left, _SLACK_S_MIN))
+                    answer = call(client, flight.FlightCallOptions(timeout=limit, headers=headers))
                 except FLIGHT_EXCEPTIONS as error:
                     raise translate(error) from error
                 self._report_success()
@@ -420,13 +445,23 @@ class FlightSource:
             except Unavailable as error:
                 kind = Behind if isinstance(error, Behind) else kind
                 self._fail_over(str(error), began + patience, patience, kind)
+                left = began + patience - time.monotonic()
+            except NotAllowed as error:
+                self.end(f"{self._route.current}: {error}")
+                raise
 
-    def _location(self) -> str:
-        """Return the reads port of the current gateway, from the cache or from a request to its client port."""
+    def _location(self, left: float) -> str:
+        """Return the reads port of the current gateway, from the cache or from a request to its client port.
+
+        The request takes at most `left` seconds, and the probe of a port that does not answer a second more.
+        """
         address = self._route.current
         location = _locations.get((os.getpid(), address))
         if location is None:
-            with RequestClient([address], _SLACK_S_MIN, rounds=1, credentials=self._credentials) as client:
+            with self._lock:
+                limit = self._route.begin_attempt()
+            limit, probes = max(min(limit, left), _CONNECT_S_MIN), min(limit, left) >= limits.ADDRESS_TIMEOUT_US / 1e6
+            with RequestClient([address], limit, rounds=1, probes=probes, credentials=self._credentials) as client:
                 try:
                     welcome = client.welcome()
                 except (ConfigError, Unavailable) as error:
@@ -448,12 +483,16 @@ class FlightSource:
         with self._lock:
             self._route.record("connected")
             self._route.reset_delay()
+            self._answered = self._route.current
+            if not self._no_quorum:
+                self.last_error = ""
             if not self.connection.connected:  # a running scan calls this method for each batch
                 self.connection.on(Event.CONNECTED, time.monotonic(), where=self._where)
 
     def _fail_over(self, reason: str, deadline: float, seconds: float, kind: type[Unavailable] = Unavailable) -> None:
         """Switch to the next gateway after a failure; raise `kind` if the deadline (monotonic seconds) has passed."""
         now = time.monotonic()
+        deadline = now if self._interrupted else deadline
         with self._lock:
             # The gateway may have another reads port after a restart, so the next attempt must not use the cached port.
             location = _locations.pop((os.getpid(), self._route.current), None)
@@ -464,11 +503,14 @@ class FlightSource:
             self._report_failure(reason, now)
         left = deadline - time.monotonic()
         if left <= 0:
-            raise kind(f"no gateway answered a read within {round(seconds, 2):g} s: {self._route.summary()}")
+            results = f"{self._route.summary()}{self._route.advice()}"
+            raise kind(f"{NO_ANSWER} within {round(seconds, 2):g} s: {results}")
         time.sleep(min(max(wait, limits.RETRY_US_MIN / 1e6), left))
 
     def _report_failure(self, reason: str, now: float) -> None:
         """Log a failure if it changes the condition of the connection. Called with the lock."""
+        if self._interrupted:
+            return  # nobody waits for this reader any more
         connection, rounds = self.connection, self._route.rounds
         # A gateway without a majority still answers, so the failures of others mean an outage only after a complete round.
         if self._cut_off and rounds < 2:
@@ -480,10 +522,21 @@ class FlightSource:
             connection.on(Event.NONE_ANSWERS, now, self._route.summary())
         connection.remind(now, results=self._route.summary() if now >= connection.due else "")
 
+    def interrupt(self) -> None:
+        """End a search for a gateway in another thread: it raises `Unavailable` after its current attempt, and logs nothing."""
+        self._interrupted = True
+
+    def end(self, reason: str) -> None:
+        """Report an outage in the statistics: the reader is closed, or the gateways refuse it. The next answer ends the outage."""
+        with self._lock:
+            self.last_error = reason
+            self.connection.end(time.monotonic())
+
     @property
     def gateway(self) -> str:
-        """The address of the current gateway; empty during an outage."""
-        return str(self._route.current) if self.connection.connected else ""
+        """The address of the gateway that answered last; empty during an outage."""
+        # Not the current address of the route, which a reader without a majority changes for each request.
+        return str(self._answered or self._route.current) if self.connection.connected else ""
 
     def _check_log(self, log: str) -> str:
         if self._log and log and log != self._log:
@@ -500,3 +553,8 @@ class FlightSource:
         with self._lock:
             self.seen = max(self.seen, offset)
         return offset
+
+
+def _left(state: str) -> str:
+    """Return why a reader leaves a gateway that is in `state`."""
+    return _LEFT.get(state, f"the gateway is {state}")

@@ -14,7 +14,7 @@ from tutti import limits
 from tutti.common.credentials import Credentials
 from tutti.common.fork import after_fork
 from tutti.errors import Behind, Damaged, FormatError, NotAllowed, OffsetOutOfRange, Refused, TuttiError, Unavailable, UsageError
-from tutti.io.port_probe import SILENT_ADVICE
+from tutti.io.endpoints import SILENT_ADVICE
 
 _CODES: dict[str, type[TuttiError]] = {
     "below_start": OffsetOutOfRange,
@@ -45,6 +45,33 @@ _OPTIONS: list[tuple[str, int | str]] = [
 
 #: gRPC's error text for a connection that answers no keepalive ping.
 _UNANSWERED = "ping timeout"
+
+_CERTIFICATES = "give the CA of the certificate as `certificates` in the credentials file"
+_NAME = "the host name of the reads port is unknown: correct `advertise` of the gateway, or the name service"
+_NETWORK = "check the network and the firewall"
+#: gRPC's words in the error of a failed connection, and the error with its remedy in plain words. The first match counts.
+_CONNECTION_ERRORS = {
+    "Connection refused": "the reads port refuses connections: the reads process of the gateway starts or has ended; see its log",
+    "address lookup failed": _NAME,
+    "errors resolving": _NAME,
+    "certificate has expired": "TLS failed: the certificate of the reads port has expired (or the clock of this host is wrong): "
+    "its operator must install a new one, which a running gateway loads",
+    "certificate is not yet valid": "TLS failed: the certificate of the reads port is not valid yet: check the hosts' clocks",
+    "certificate verify failed": f"TLS failed: the certificate of the reads port is not trusted here; {_CERTIFICATES}",
+    "Hostname Verification Check failed": "TLS failed: the certificate of the reads port is for another host; issue one for it",
+    "wrong version number": "TLS failed: the reads port does not speak TLS; check whether another program uses the port",
+    "empty address list": "TLS failed: `certificates` in the credentials contains no valid PEM certificate",
+    "handshake failed": f"TLS failed: the reads port and this client cannot agree; {_CERTIFICATES}",
+    "connect an http1": "the reads port speaks HTTP/1: another program uses it; check `[ports]` of the gateway",
+    "Socket closed": "the reads port closed the connection: its process starts or ends, or it needs TLS; see the gateway's log",
+    "Network is unreachable": f"there is no route to the network of the reads port: {_NETWORK}",
+    "No route to host": f"the host of the reads port is down or unreachable: {_NETWORK}",
+    "onnection timed out": f"the reads port does not answer, because its host is down or a firewall drops packets: {_NETWORK}",
+    "failed to connect to all addresses": f"no connection to the reads port is possible: check its gateway, and {_NETWORK}",
+}
+
+# gRPC logs each failed attempt to connect to standard error; the raised error contains the reason.
+os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
 
 _lock = threading.Lock()
 _clients: dict[tuple[str, str], Any] = {}  # (location, trusted certificates) -> client
@@ -136,4 +163,12 @@ def translate(error: BaseException) -> TuttiError:
     text = str(error).strip() or type(error).__name__
     if isinstance(error, flight.FlightTimedOutError) or _UNANSWERED in text:
         return Unavailable(f"the gateway accepted the connection but did not answer in time: {SILENT_ADVICE}")
-    return Unavailable(text.splitlines()[0][:300])
+    return Unavailable(_connection_text(text))
+
+
+def _connection_text(text: str) -> str:
+    """Return an error text of gRPC about a connection in plain words, with the remedy; an unknown text stays as it is."""
+    for part, plain in _CONNECTION_ERRORS.items():
+        if part in text:
+            return plain
+    return text.splitlines()[0][:300]

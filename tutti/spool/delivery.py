@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 
 from tutti.batching.receipt import Batch, Failure, Resume
+from tutti.common.stats import records_text
 from tutti.data import client_protocol
 from tutti.delivery.ordered import OrderedDelivery
 from tutti.delivery.sender import NOT_KNOWN_YET
@@ -35,12 +36,17 @@ class SpooledDelivery(OrderedDelivery):
         """See `OrderedDelivery.end`. Spooled batches stay in the spool."""
         left = self._spool.uncommitted()
         if left:
-            kept = f"{left} records of producer {self.name!r} stay in spool {self._spool.path}"
+            kept = f"the spool {self._spool.path} of producer {self.name!r} keeps {records_text(left)}"
             LOG.warning("%s: %s", kept, error)
             # Extend the text of `Unknown`, because the record commits if the spool is used again.
             if type(error) is Unknown:
                 error = Unknown(f"{error}: {kept}, and the next producer with this spool sends them")
         super().end(error)
+
+    def _log_end(self, error: TuttiError) -> None:
+        # The line of `end` about the records that stay in the spool also contains the error.
+        if not self._spool.uncommitted():
+            super()._log_end(error)
 
     def _on_welcome(self, welcome: client_protocol.Welcome, now: float) -> None:
         log = self._spool.log
@@ -63,8 +69,8 @@ class SpooledDelivery(OrderedDelivery):
             batch = self.window.batch_at(answer.first_sequence)
             # Ignore a repeated answer: the first answer has already ended the epoch or given the batch its outcome.
             if self.session.running and batch is not None:
-                subject = f"{batch.count} records of producer {self.name!r}"
-                text = f"{subject} to topic {batch.topic!r} were refused: {answer.reason}"
+                subject = f"{records_text(batch.count)} of producer {self.name!r} to topic {batch.topic!r}"
+                text = f"{subject} were refused: {answer.reason}" if batch.count > 1 else f"{subject} was refused: {answer.reason}"
                 if answer.code in NOT_ALLOWED:
                     error: Refused = NotAllowed(text, answer.code, batch.topic)
                 else:

@@ -43,7 +43,7 @@ class DiskThread:
         self._flags = compression_flags(spool.accumulator.options.compression)
         self._may_have_blocks = True  # False if all blocks on the disk are read or in the queue
         self._steps = (
-            DiskTask(lambda: bool(self._accumulator.queue), self._write, "records wait in memory"),
+            DiskTask(spool.may_write, self._write, "records wait in memory"),
             DiskTask(self._may_read, self._read, "records wait in the spool"),
             DiskTask(self._may_prune, self._prune, "committed segments stay on the disk"),
         )
@@ -91,7 +91,7 @@ class DiskThread:
         with self._accumulator.lock:
             while True:
                 if self._accumulator.ended:
-                    return bool(self._accumulator.queue)
+                    return spool.may_write()
                 now = time.monotonic()
                 due = [step.retry_at - now for step in self._steps if step.due()]
                 if due and min(due) <= 0:
@@ -204,7 +204,7 @@ class DiskThread:
         spool.await_end()
         try:
             if not isinstance(spool.broken, DiskFailed | DiskFull):
-                while self._accumulator.queue:  # write the accepted batches, even if an earlier block is corrupt
+                while spool.may_write():  # write the accepted batches, even if an earlier block is corrupt
                     self._write()
                 try:
                     # The segment of this run can also be deleted, because the next run writes a new one.

@@ -25,9 +25,10 @@ import msgspec
 from tutti import limits
 from tutti.batching.accumulator import Accumulator, do_nothing
 from tutti.batching.receipt import Batch, Failure, Resume, Spooled, SpoolPosition, reject_in_callback
+from tutti.common.stats import records_text
 from tutti.data.client_protocol import OFFSET_UNKNOWN
 from tutti.data.frames.schema import compression_flags, compression_of
-from tutti.errors import DiskFull, TuttiError, Unavailable, Unknown, UsageError
+from tutti.errors import BufferFull, DiskFull, TuttiError, Unavailable, Unknown, UsageError
 from tutti.spool.block_format import Block
 from tutti.spool.commit_mark import EpochStart, State, advance_over_refused, committed_position, decode_mark
 from tutti.spool.store import SpoolStore
@@ -99,7 +100,7 @@ class Spool:
     # -- for the accumulator
 
     def exceeded_limit(self, need: int) -> str:
-        """See `Accumulator.exceeded_limit`; also checks the limits of the spool."""
+        """Return a text that names the exceeded limit of the buffer or of the spool. See `Accumulator.exceeded_limit`."""
         accumulator = self.accumulator
         buffered, limit = accumulator.buffered, accumulator.options.buffer_bytes
         waiting = buffered + need
@@ -113,8 +114,15 @@ class Spool:
             return f"{what}, and {need} more exceed spool_bytes={self._spool_bytes}"
         # Limit the batches with callbacks, because they stay in memory until their outcome, even during a long outage.
         if len(self._watched) >= limits.SPOOL_WATCHED_MAX:
-            return f"{len(self._watched)} batches with on_delivery have no outcome yet, which is the limit"
+            return f"{len(self._watched)} batches with callbacks have no outcome yet, which is the limit"
         return ""
+
+    def watch(self, batch: Batch) -> None:
+        """See `SpoolWait.watch`. `wrote` handles a batch that is not in the spool yet."""
+        with self.accumulator.lock:
+            position = batch.spool_position
+            if position is not None and self._live.pop(position, None) is not None:
+                self._watched[position] = batch
 
     def wake_disk_thread(self) -> None:
         """Wake the disk thread, because a batch is closed or the producer ends."""
@@ -190,12 +198,25 @@ class Spool:
 
     # -- the disk thread
 
+    def may_write(self) -> bool:
+        """Return True if a closed batch is waiting and the spool has space for it. Called with the lock."""
+        queue = self.accumulator.queue
+        return bool(queue) and self._accepts(queue[0].charge)
+
+    def _accepts(self, size: int) -> bool:
+        # `send` checks the limits of the spool before it accepts a batch, unless batches may wait for space in the spool.
+        if not self.accumulator.options.overflow_bytes or not self._uncommitted():
+            return True
+        return self._used + size <= self._spool_bytes and len(self._watched) < limits.SPOOL_WATCHED_MAX
+
     def group(self) -> list[Batch]:
         """Return the closed batches for the next write, encoded. Called with the lock."""
         group: list[Batch] = []
         size = 0
         for batch in self.accumulator.queue:
             if size >= limits.SPOOL_GROUP_BYTES or len(group) >= limits.SPOOL_GROUP_BATCHES:
+                break
+            if not self._accepts(size + batch.charge):
                 break
             self.accumulator.seal(batch)
             group.append(batch)
@@ -214,7 +235,7 @@ class Spool:
                 batch.spool_position = position
                 if accumulator.ended:
                     self._late.append(batch)
-                elif batch.callbacks is not None:
+                elif batch.callbacks is not None or batch.calls is not None:
                     self._watched[position] = batch
                 else:
                     self._live[position] = batch
@@ -269,8 +290,8 @@ class Spool:
             batch.resolve(OFFSET_UNKNOWN, failure)
             self._update_counts(store)
         LOG.error(
-            "%d records of producer %s to topic %s were refused and are kept in %s/refused: %s",
-            block.count, self.state.producer, block.topic, self.path, failure.error,
+            "producer %r: the gateway refused %s to topic %r, which %s/refused keeps: %s",
+            self.state.producer, records_text(block.count), block.topic, self.path, failure.error,
         )  # fmt: skip
         self.finished([batch])
         batch.announce()
@@ -307,6 +328,7 @@ class Spool:
         with self.accumulator.lock:
             self._update_counts(store)
             self.accumulator.space_freed.notify_all()
+            self.accumulator.changed.notify_all()
 
     def set_disk_full(self, error: DiskFull) -> None:
         """Store the error of a full disk, so that `send` can report it. Closed batches wait until the disk has space."""
@@ -334,10 +356,12 @@ class Spool:
         """Fail batches that were written or closed after the end of the delivery."""
         accumulator = self.accumulator
         stopped = accumulator.stopped
-        lost = Failure(self.broken or stopped or Unknown("the producer ended"))
+        closed = isinstance(stopped, UsageError)  # the application closed the producer
+        full = BufferFull(f"the producer was closed while the record waited for space in spool {self.path}: it was not sent")
+        lost = Failure(self.broken or (full if closed else stopped) or Unknown("the producer ended"))
         # A full disk is the reason only for batches that are not on the disk; others fail with the error that ended the producer.
         reason = stopped if self.broken is None or isinstance(self.broken, DiskFull) else self.broken
-        if reason is None or isinstance(reason, UsageError):  # the application closed the producer
+        if reason is None or isinstance(reason, UsageError):
             reason = Unknown(f"the producer ended before the record had an outcome: the record stays in spool {self.path}")
         kept = Failure(reason)
         with accumulator.lock:

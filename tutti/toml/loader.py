@@ -16,7 +16,7 @@ from tutti.errors import remedy
 from tutti.security.user_files import TooDeep, parse_toml, read_limited
 from tutti.toml.lines import key_lines, line_of
 from tutti.toml.mistakes import MISSING, ConfigMistakes, KeyPath, Mistake
-from tutti.toml.units import parse_quantity, units_of
+from tutti.toml.units import parse_quantity, quantity_text, units_of
 
 AStruct = TypeVar("AStruct", bound=Struct)
 _MISSING = 1 << 30  # sorts after every line
@@ -39,7 +39,7 @@ def load_struct(path: str | Path, kind: type[AStruct]) -> AStruct:
         mistakes = sorted(reading.mistakes, key=lambda mistake: mistake.line or _MISSING)
         if not mistakes:
             return value
-    raise ConfigMistakes(str(path), mistakes)
+    raise ConfigMistakes(str(path), mistakes, kind)
 
 
 def read_text(path: str | Path) -> tuple[str | None, list[Mistake]]:
@@ -48,9 +48,8 @@ def read_text(path: str | Path) -> tuple[str | None, list[Mistake]]:
         # Remove a byte order mark and convert line ends, which some editors write.
         return read_limited(path)[0].decode("utf-8-sig").replace("\r\n", "\n").replace("\r", "\n"), []
     except OSError as error:
-        return None, [
-            Mistake("", None, f"cannot be read ({(error.strerror or str(error)).lower()})", remedy(error, "name a TOML file"))
-        ]
+        otherwise = "make it readable for this user" if isinstance(error, PermissionError) else "name a TOML file"
+        return None, [Mistake("", None, f"cannot be read ({(error.strerror or str(error)).lower()})", remedy(error, otherwise))]
     except UnicodeDecodeError as error:
         return None, [Mistake("", None, f"is not UTF-8 text (byte {error.start})", "save it as UTF-8")]
 
@@ -86,6 +85,7 @@ class StructReader:
         self._root = root
         self.mistakes: list[Mistake] = []
         self._wrong: set[KeyPath] = set()
+        self._typed: dict[KeyPath, Any] = {}
         self._lines = key_lines(text)
 
     def mistake(self, path: KeyPath, what: str, do: str) -> None:
@@ -96,6 +96,10 @@ class StructReader:
     def good(self, *path: str) -> bool:
         """Return True if neither the key `path` nor one of its parents has a mistake."""
         return not any(path[:length] in self._wrong for length in range(1, len(path) + 1))
+
+    def typed(self, path: KeyPath, default: str) -> str:
+        """Return the value at `path` as text for errors, with the spelling of the file; `default` if the file lacks the key."""
+        return _shown(self._typed[path]) if path in self._typed else default
 
     def struct(self, kind: type[AStruct], table: dict[str, Any], path: KeyPath) -> AStruct:
         """Convert a table to a struct of type `kind`.
@@ -132,12 +136,12 @@ class StructReader:
         if isinstance(value, str) and "\0" in value and len(value) > 1:
             self.mistake(path, f"is {_shown(value)}", "remove the zero byte: no path, name or address can contain one")
             return _WRONG
+        self._typed[path] = value
         number = parse_quantity(value, units_of(kind)) if isinstance(value, str) else None
         try:
             return msgspec.convert(value if number is None else number, kind)
         except msgspec.ValidationError:
-            shown = _shown(value) if number is None else f"{_shown(value)} ({number})"
-            self.mistake(path, f"is {shown}", f"it takes {accepted_values(kind)}")
+            self.mistake(path, f"is {_shown(value)}", f"it takes {accepted_values(kind)}")
             return _WRONG
 
     def _unknown(self, path: KeyPath, names: list[str]) -> None:
@@ -162,9 +166,11 @@ def accepted_values(kind: Any) -> str:
 
 def _taken(info: inspect.Type) -> str:
     match info:
-        case inspect.Metadata(type=inner, extra={"units": units}):
-            number = "a whole number" if isinstance(inner, inspect.StrType) else f"{_taken(inner)}, or a number"
-            return f'{number} with a unit ({", ".join(units)}) in "quotes"'
+        case inspect.Metadata(type=inspect.IntType(ge=int(least), le=int(most)), extra={"units": units, "plain": plain}):
+            bounds = f"{quantity_text(least, units)} to {quantity_text(most, units)}"
+            return f'{bounds}, as a whole number with a unit ({", ".join(units)}) in "quotes", or as a number of {plain}'
+        case inspect.Metadata(type=inspect.StrType(), extra={"units": units}):
+            return f'a whole number with a unit ({", ".join(units)}) in "quotes"'
         case inspect.Metadata(type=inner):
             return _taken(inner)
         case inspect.IntType():

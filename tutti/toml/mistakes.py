@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from tutti.errors import ConfigError
+from msgspec import Struct
+
+from tutti.errors import WrongFile
 
 KeyPath = tuple[str, ...]
 MISSING = "is missing"  # what is wrong with a key that the file must have
@@ -25,11 +27,19 @@ class Mistake(NamedTuple):
         return f"{place}: {self.key + ' ' if self.key else ''}{self.what}: {self.do}"
 
 
-class ConfigMistakes(ConfigError):
-    """A file has mistakes. `mistakes` has all of them; the message has one line for each of the first mistakes."""
+class ConfigMistakes(WrongFile):
+    """A file has mistakes. `mistakes` has all of them."""
 
-    def __init__(self, path: str, mistakes: list[Mistake]) -> None:
-        """Compose the message for the mistakes in the file `path`."""
+    def __init__(self, path: str, mistakes: list[Mistake], struct: type[Struct], message: str = "") -> None:
+        """Compose the message for the mistakes in a file, one line for each of the first mistakes.
+
+        Args:
+            path: path of the file.
+            mistakes: all mistakes in the file.
+            struct: the struct with the keys of the file.
+            message: another message.
+        """
         others = [f"and {len(mistakes) - _REPORTED_MAX} more in the file"] if len(mistakes) > _REPORTED_MAX else []
-        super().__init__("\n".join([*(mistake.text(path) for mistake in mistakes[:_REPORTED_MAX]), *others]))
+        lines = [*(mistake.text(path) for mistake in mistakes[:_REPORTED_MAX]), *others]
+        super().__init__(message or "\n".join(lines), path, f"{struct.__module__}:{struct.__name__}")
         self.mistakes = mistakes

@@ -98,7 +98,7 @@ class FrameReader:
         self._skips_oversized = skips_oversized
         self._on_command = on_command
         self._tail_bytes = min(window, _TAIL_BYTES)
-        self._lone_bytes_max = min(window - 1, _LONG_HEADER_BYTES + part_max)
+        self._lone_bytes_max = min(window - 1 - _LONG_HEADER_BYTES, part_max)
         self._after_large = False
         self._body: memoryview | None = None  # memory of the large part that is being assembled
         self._filled = self._flags = 0
@@ -128,8 +128,11 @@ class FrameReader:
         count = self._socket.recv_into(self._scratch_window)
         if not count:
             raise ConnectionEnded
-        if scratch[0] == LONG and count <= self._lone_bytes_max and count == _LONG_HEADER_BYTES + _unpack_length(scratch, 1)[0]:
-            return bytes(scratch[_LONG_HEADER_BYTES:count])
+        # A message in one part has no flag apart from that of its length. After a short read, the length may be of an earlier one.
+        flags = scratch[0]
+        start, length = (_LONG_HEADER_BYTES, _unpack_length(scratch, 1)[0]) if flags == LONG else (2, scratch[1])
+        if flags & ~LONG == 0 and length <= self._lone_bytes_max and count == start + length:
+            return bytes(scratch[start:count])
         self._received_end = count
         return None
 
@@ -145,6 +148,13 @@ class FrameReader:
         """
         self.frames_read = 0
         self._frames_max = frames_max
+        # Most reads neither begin nor end inside a large part, and need only one generator.
+        if self._body is None and not self._drop_bytes:
+            return self._parse(0, self._read())
+        return self._read_large()
+
+    def _read_large(self) -> Iterator[Message]:
+        """Read once, while a large part is being assembled or dropped. See `read`."""
         body = self._body
         offset = 0
         if body is not None:
@@ -238,6 +248,10 @@ class FrameReader:
             offset = frame_end
             if flags & COMMAND:
                 self._on_command(bytes(scratch[start:frame_end]))
+                continue
+            # The most frequent message has one part.
+            if not flags & MORE and not self._count:
+                yield [bytes(scratch[start:frame_end])], length
                 continue
             message = self._add_part(bytes(scratch[start:frame_end]), length, flags)
             if message is not None:

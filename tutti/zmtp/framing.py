@@ -76,10 +76,13 @@ def encode_message(parts: Sequence[Buffer]) -> EncodedMessage:
 
     The buffer before a large part ends with the part's frame header. `CurveSendQueue` relies on this order.
     """
+    remaining = len(parts)
+    if remaining == 1 and (length := len(parts[0])) <= _JOINED_PART_MAX:
+        data = b"".join((frame_header(length, 0), parts[0]))
+        return EncodedMessage([data], len(data))
     buffers: list[Buffer] = []
     small: list[Buffer] = []
     size = 0
-    remaining = len(parts)
     for part in parts:
         remaining -= 1
         length = len(part)

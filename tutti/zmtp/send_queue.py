@@ -86,6 +86,9 @@ class SendQueue:
 
     def _next_buffers(self) -> list[Buffer]:
         """Return the buffers to send in the next system call."""
+        first = self._queue[0].buffers
+        if not self._sent_of_first and len(self._queue) == 1 and len(first) <= _BUFFERS_MAX:
+            return first
         buffers: list[Buffer] = []
         skip = self._sent_of_first
         for message in self._queue:

@@ -17,7 +17,8 @@ from tutti.errors import ConfigError, Unavailable
 from tutti.runtime import malloc
 from tutti.runtime.http_server import UVICORN_SETTINGS, BoundedProtocol, Server
 from tutti.runtime.reserved_fds import raise_limit
-from tutti.security.user_files import check_certificate, file_stamp
+from tutti.security.certificates import check_certificate
+from tutti.security.user_files import file_stamp
 from tutti.sources.flight import FlightSource
 from tutti_connect.http import limits
 from tutti_connect.http.authorization import Authorizer

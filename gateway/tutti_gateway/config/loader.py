@@ -8,11 +8,11 @@ from typing import Any
 import msgspec
 
 from tutti.errors import ConfigError
+from tutti.security.certificates import check_certificate
 from tutti.security.tokens import read_tokens
-from tutti.security.user_files import check_certificate
 from tutti.toml.lines import key_lines, line_of
 from tutti.toml.loader import StructReader, parse_tree, read_text
-from tutti.toml.mistakes import KeyPath, Mistake
+from tutti.toml.mistakes import ConfigMistakes, KeyPath, Mistake
 from tutti_gateway.config.model import DEFAULT_PRESET, PRESETS, Config
 from tutti_gateway.config.relations import Relations
 
@@ -21,12 +21,12 @@ def load_config(path: str | Path) -> Config:
     """Return the configuration in a file.
 
     Raises:
-        ConfigError: the file is unreadable or invalid; the error text explains the first mistake and counts the others.
+        ConfigMistakes: the file is unreadable or invalid; the message explains the first mistake and counts the others.
     """
     config, mistakes = check_config(path)
     if config is None:
         more = f" (and {len(mistakes) - 1} more, see `tutti config check {path}`)" if len(mistakes) > 1 else ""
-        raise ConfigError(mistakes[0].text(str(path)) + more)
+        raise ConfigMistakes(str(path), mistakes, Config, mistakes[0].text(str(path)) + more)
     return config
 
 

@@ -10,7 +10,7 @@ from msgspec import Meta, Struct
 from tutti import limits as common_limits
 from tutti.data.member_address import GROUP_PORT_DISTANCE, PORT_MAX, Address, MemberAddress, parse_host_port
 from tutti.errors import ConfigError, UsageError
-from tutti.toml.units import TIME_UNITS, Duration, Milliseconds, Size, parse_quantity
+from tutti.toml.units import SIZE_UNITS, TIME_UNITS, Duration, Milliseconds, Size, parse_quantity, quantity_text
 from tutti_gateway.core import limits
 
 DEFAULT_PRESET: Literal["lan"] = "lan"
@@ -104,7 +104,7 @@ class Log(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
             ge=4 * common_limits.RESERVED_BYTES,
             le=2**50,
             description="free space below which the gateway refuses new messages but serves reads, bytes; at least "
-            f"`limits.undecided_bytes` plus the reserve of {common_limits.RESERVED_BYTES} bytes",
+            f"`limits.undecided_bytes` plus the reserve of {quantity_text(common_limits.RESERVED_BYTES, SIZE_UNITS)}",
         ),
     ] = common_limits.DISK_LOW_BYTES
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Protocol
 
 import msgspec
@@ -21,11 +22,21 @@ from tutti.data.member_address import (
 from tutti.data.names import NAME_BYTES_MAX, check_name
 from tutti.errors import ConfigError, UsageError
 from tutti.toml.mistakes import KeyPath
+from tutti.toml.units import SIZE_UNITS, TIME_UNITS, quantity_text
 from tutti_gateway.config.model import DURATION_REMEDY, Config, Limits, Retention, is_multicast, parse_duration
 from tutti_gateway.core import limits
 
 _HOST_PORT = f"write HOST:PORT with a port from 1 to {PORT_MAX}, such as 127.0.0.1:7400"
 _MEMBER = f"{_HOST_PORT}, and HOST:PORT/GROUP-PORT where the group port is not PORT + {GROUP_PORT_DISTANCE}"
+
+
+def _size(number: int) -> str:
+    return quantity_text(number, SIZE_UNITS)
+
+
+def _whole_mib(number: int) -> int:
+    """Return a number of bytes in MiB, rounded up, so that a remedy with the result is large enough."""
+    return math.ceil(number / common_limits.MIB)
 
 
 class MistakeCollector(Protocol):
@@ -37,6 +48,9 @@ class MistakeCollector(Protocol):
     def good(self, *path: str) -> bool:
         """True if no mistake was found in the value at `path` or in a table that contains it."""
 
+    def typed(self, path: KeyPath, default: str) -> str:
+        """Return the value at `path` with the spelling of the file; `default` if the file lacks the key."""
+
 
 class Relations:
     """Checks one configuration, and reports each mistake to the collector."""
@@ -44,6 +58,7 @@ class Relations:
     def __init__(self, reading: MistakeCollector, config: Config) -> None:
         self._mistake = reading.mistake
         self._good = reading.good
+        self._typed = reading.typed
         self._config = config
 
     def check(self) -> None:
@@ -65,7 +80,10 @@ class Relations:
         self._keys()
         self._multicast(listen)
         if self._good("timers", "tick_ms") and config.timers.tick_ms < config.timers.heartbeat_ms:
-            what = f"is {config.timers.tick_ms}, below heartbeat_ms = {config.timers.heartbeat_ms}"
+            tick_ms, heartbeat_ms = (
+                quantity_text(number, TIME_UNITS) for number in (config.timers.tick_ms, config.timers.heartbeat_ms)
+            )
+            what = f"is {self._typed(('timers', 'tick_ms'), tick_ms)}, below heartbeat_ms = {heartbeat_ms}"
             self._mistake(("timers", "tick_ms"), what, "make it at least as long as a heartbeat")
         if self._good("limits", "undecided_bytes") and self._good("log", "disk_low_bytes"):
             self._disk_low(config.limits.undecided_bytes + common_limits.RESERVED_BYTES, config.log.disk_low_bytes)
@@ -80,22 +98,26 @@ class Relations:
         if not first or not all(self._good("log", key) for key in ("first_segment_bytes", "segment_bytes", "prepared_segments")):
             return
         if not limits.FIRST_SEGMENT_BYTES_MIN <= first <= log.segment_bytes:
-            do = f"write {limits.FIRST_SEGMENT_BYTES_MIN} to {log.segment_bytes} (segment_bytes), or 0"
-            self._mistake(path, f"is {first}", do)
+            do = f"write {_size(limits.FIRST_SEGMENT_BYTES_MIN)} to {_size(log.segment_bytes)} (segment_bytes), or 0"
+            self._mistake(path, f"is {self._typed(path, _size(first))}", do)
         # A start recognizes a used reserve by the size of the last segment, so no other segment may have that size.
         if common_limits.RESERVED_BYTES % first == 0 and (common_limits.RESERVED_BYTES // first).bit_count() == 1:
-            what = f"is {first}, so a later segment would have {common_limits.RESERVED_BYTES} bytes, the size of the reserve"
-            self._mistake(path, what, f"choose a size that does not double to {common_limits.RESERVED_BYTES}, such as 3MiB")
+            reserve = _size(common_limits.RESERVED_BYTES)
+            what = f"is {self._typed(path, _size(first))}, so a later segment would have {reserve}, the size of the reserve"
+            self._mistake(path, what, f"choose a size that does not double to {reserve}, such as 3MiB")
         if log.prepared_segments:
-            what = f"is {log.prepared_segments}, but segments with first_segment_bytes = {first} have several sizes"
+            what = f"is {log.prepared_segments}, but segments with first_segment_bytes = {_size(first)} have several sizes"
             self._mistake(("log", "prepared_segments"), what, "write 0, or remove first_segment_bytes")
 
     def _retention(self) -> None:
         """Check the retention limits. A size limit needs two segments, because the newest segment is never removed."""
         retention, segment = self._config.retention, self._config.log.segment_bytes
         if self._good("retention", "bytes") and self._good("log", "segment_bytes") and 0 < retention.bytes < 2 * segment:
-            what = f"is {retention.bytes}, less than two segments ({segment} bytes each)"
-            self._mistake(("retention", "bytes"), what, f"make it at least {2 * segment}, or log.segment_bytes smaller")
+            typed = self._typed(("retention", "bytes"), _size(retention.bytes))
+            what = f"is {typed}, less than two segments ({_size(segment)} each)"
+            self._mistake(
+                ("retention", "bytes"), what, f"make it at least {_whole_mib(2 * segment)}MiB, or log.segment_bytes smaller"
+            )
         if self._good("retention", "time") and retention.time:
             try:
                 parse_duration(retention.time)
@@ -122,8 +144,9 @@ class Relations:
     def _disk_low(self, needed: int, low: int) -> None:
         """Check that `disk_low_bytes` covers all undecided data, which a gateway must still write after it refuses new records."""
         if needed > low:
-            what = f"is {low}, less than the sum of undecided_bytes and the reserve ({needed})"
-            self._mistake(("log", "disk_low_bytes"), what, f"make it at least {needed}, or undecided_bytes smaller")
+            typed = self._typed(("log", "disk_low_bytes"), _size(low))
+            what = f"is {typed}, less than the sum of undecided_bytes and the reserve ({_whole_mib(needed)}MiB)"
+            self._mistake(("log", "disk_low_bytes"), what, f"make it at least {_whole_mib(needed)}MiB, or undecided_bytes smaller")
 
     def _memory(self) -> None:
         """Check that all limits fit into a gateway's memory. A gateway that exceeds its memory closes all connections
@@ -135,8 +158,10 @@ class Relations:
             return
         needed = limits.node_bytes(**values)
         if needed > limits.NODE_MEMORY_BYTES_MAX:
-            settings = ", ".join(f"{name} = {value}" for name, value in values.items())
-            what = f"need {needed} bytes of memory at full load ({settings}), but a gateway may use {limits.NODE_MEMORY_BYTES_MAX}"
+            shown = values | {"undecided_bytes": _size(values["undecided_bytes"])}
+            settings = ", ".join(f"{name} = {value}" for name, value in shown.items())
+            allowed = limits.NODE_MEMORY_BYTES_MAX // common_limits.MIB
+            what = f"need {_whole_mib(needed)}MiB of memory at full load ({settings}), but a gateway may use {allowed}MiB"
             self._mistake(("limits",), what, "make one of them smaller")
 
     def _name(self, path: KeyPath, what: str, name: str) -> None:

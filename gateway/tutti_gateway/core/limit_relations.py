@@ -55,6 +55,10 @@ invariant(
     "no single limit makes a gateway close its connections; the configuration checks them together",
 )
 invariant(
+    common_limits.QUOTA_BATCH_US <= limits.QUOTA_BURST_US,
+    "the batches of a client with a quota fit into the burst, so an idle client's first batch does not wait",
+)
+invariant(
     2 * limits.QUOTA_BATCH_US_MAX <= common_limits.DELIVERY_TIMEOUT_US,
     "two large batches pass a quota before a client gives up",
 )
@@ -199,7 +203,10 @@ invariant(
     "a client's message is within the gateway's message limit",
 )
 invariant(
-    common_limits.ADDRESS_TIMEOUT_US < common_limits.CONNECT_TIMEOUT_US < common_limits.DELIVERY_TIMEOUT_US,
+    common_limits.HEAD_START_US
+    < common_limits.ADDRESS_TIMEOUT_US
+    < common_limits.CONNECT_TIMEOUT_US
+    < common_limits.DELIVERY_TIMEOUT_US,
     "a client has time for several addresses",
 )
 invariant(common_limits.SILENCE_US_MAX < common_limits.DELIVERY_TIMEOUT_US, "a client asks for lost answers before it gives up")

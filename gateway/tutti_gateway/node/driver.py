@@ -157,6 +157,7 @@ class Driver:
         self._timer_us: int | None = None
         self._closing: list[Session] = []
         self.view: ViewInstalled | None = None
+        self._last_members: tuple[int, ...] = ()  # gateway numbers of the last view, for the log line about the next one
         self.position = self.offset = 0
         self.halted = ""
         self.removed = ""  # why the group removed this gateway; empty while it is a member
@@ -466,8 +467,16 @@ class Driver:
     def _on_view(self, view: ViewInstalled) -> None:
         self.view = view
         self.counters.views += 1
-        names = self.network.names(view.members, self.documents().gateway)
-        self._log.info("view installed", view=view_text(view.view), members=list(view.members), names=names, primary=view.primary)
+        if not view.view:
+            self._log.info("no view: this gateway takes part in no decision until the next view")
+            return
+        own = self.documents().gateway
+        facts: dict[str, object] = {"view": view_text(view.view), "members": list(view.members)}
+        facts["names"] = self.network.names(view.members, own)
+        if left := self.network.names((number for number in self._last_members if number not in view.members), own):
+            facts["left"] = left
+        self._last_members = view.members
+        self._log.info("view installed", **facts, primary=view.primary)
 
     def flush(self) -> None:
         """Send messages and replies. Then queue writes and reads for the disks, and decided runs for the index."""

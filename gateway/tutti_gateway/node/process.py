@@ -29,6 +29,7 @@ from tutti.log.files.storage import Storage
 from tutti.log.read.lane_reader import last_known_end
 from tutti.log.read.reader import LogReader
 from tutti.runtime import malloc
+from tutti.security.certificates import CertificateWatch
 from tutti.security.tokens import Tokens
 from tutti_gateway.config import Config
 from tutti_gateway.core import limits
@@ -45,6 +46,7 @@ from tutti_gateway.node.common import logging_setup as logs
 from tutti_gateway.node.common.clock import Clock
 from tutti_gateway.node.common.counters import GatewayCounters
 from tutti_gateway.node.common.mailbox import Mailbox
+from tutti_gateway.node.common.security_watch import SecurityWatch
 from tutti_gateway.node.disk.lane_thread import LaneThread
 from tutti_gateway.node.disk.log_thread import LogThread
 from tutti_gateway.node.driver import Driver, DriverInput
@@ -124,6 +126,7 @@ class Gateway:
             self._directory = open_directory(config.data, gateway=name, group=group.name)
         opened.callback(self._close_directory)
         self._keyring, self._tokens = _security(config)
+        self._security = SecurityWatch(self._tokens, self._keyring, _certificate(config), log)
         self._port = opened.enter_context(contextlib.closing(self._open_port()))
         options = _log_options(config)
         with _remedy_named(config):
@@ -267,7 +270,7 @@ class Gateway:
                 lanes=LanesSnapshot.of(self._lanes, stack.lane_halted, stack.lane_members),
                 lookups=self._lookups.waiting,
                 reads=(self._reads.pid, self._reads.starts),
-                security={} if authorizer is None else authorizer.to_dict(),
+                security=self._security.to_dict() | ({} if authorizer is None else authorizer.to_dict()),
                 resident_bytes=process_memory.resident_bytes(),
             )
             return StatusDocuments(snapshot)
@@ -275,7 +278,8 @@ class Gateway:
         return documents
 
     def _log_changes(self) -> None:
-        """Log the reason why this gateway accepts no records, whenever the reason changes. Called once a second."""
+        """Log the reason why this gateway accepts no records, and problems, whenever they change. Called once a second."""
+        self._security.check()
         reason = self._group.reason
         if reason != self._logged_reason:
             self._logged_reason = reason
@@ -413,6 +417,14 @@ def _security(config: Config) -> tuple[Keyring | None, Tokens | None]:
 
     tokens = None if security.tokens is None else Tokens(security.tokens)
     return Keyring.open(security.secret_key, security.public_keys, config.name), tokens
+
+
+def _certificate(config: Config) -> CertificateWatch | None:
+    """Return the watch of the gateway's certificate; None without a certificate."""
+    security = config.security
+    if not (security.tls_certificate and security.tls_key):
+        return None
+    return CertificateWatch(security.tls_certificate, security.tls_key, config.advertised_address.host)
 
 
 def stop_us_max(heartbeat_us: int) -> int:

@@ -21,7 +21,7 @@ from nacl import bindings
 
 from tutti import limits
 from tutti.data.names import check_name
-from tutti.errors import ConfigError, UsageError
+from tutti.errors import ConfigError, UsageError, WrongFile
 from tutti.runtime.durable_files import make_directory
 from tutti.security.user_files import (
     FileWatcher,
@@ -136,7 +136,8 @@ def read_secret(path: str | Path) -> Keys:
             f"{path} lists the public keys of a group and has no secret key: use this gateway's {SECRET_ENDING} file here"
         )
     if not _is_secret_file(tree):
-        raise ConfigError(f"{path} is not a secret key of a gateway (it has {_listed(tree)}): create one with `tutti keys new`")
+        what = f"{path} is not a secret key of a gateway (it has {_listed(tree)}): create one with `tutti keys new`"
+        raise WrongFile(what, str(path), "secret")
     gateway, public, secret = (tree[key] for key in ("gateway", "public", "secret"))
     if not isinstance(gateway, str):
         raise ConfigError(f"{path}: gateway is {gateway!r}: set it to the gateway's name")
@@ -163,7 +164,8 @@ def read_public(path: str | Path) -> dict[str, str]:
         raise ConfigError(f"{path} has the secret key of a gateway: name the file that lists the public keys, {PUBLIC_FILE}")
     table = tree.get("gateways")
     if not _is_public_file(tree) or not isinstance(table, dict) or not table:
-        raise ConfigError(f'{path} lists no public keys (it has {_listed(tree)}): write [gateways] and NAME = "KEY" below it')
+        what = f'{path} lists no public keys (it has {_listed(tree)}): write [gateways] and NAME = "KEY" below it'
+        raise WrongFile(what, str(path), "keys")
     if len(table) > limits.ROSTER_MAX:
         raise ConfigError(f"{path} lists {len(table)} gateways, above the limit of {limits.ROSTER_MAX}: remove old ones")
     owner: dict[str, str] = {}

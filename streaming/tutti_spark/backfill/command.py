@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from tutti.common.gateway_url import DEFAULT_URL
+from tutti.common.gateway_url import DEFAULT_URL, DEFAULT_URL_USED
 from tutti.errors import TuttiError, UsageError
 from tutti_spark.backfill.ranges import parse_position
 
@@ -131,7 +131,7 @@ def backfill(
     if path is not None and context.get_parameter_source("url") is click.core.ParameterSource.COMMANDLINE:
         raise UsageError("--url and --path exclude each other: give one of them")
     if path is None and url is None and archive is None:
-        url = context.meta[DEFAULT_URL] = DEFAULT_URL  # with this entry, the CLI adds to an error that the address is the default
+        url, context.meta[DEFAULT_URL_USED] = DEFAULT_URL, True
     if path is None and not url and archive is None:
         raise UsageError("no origin given: give --url tutti://HOST:PORT, --path DIR or --archive DIR")
     from tutti_spark.backfill.spark_session import check_spark

@@ -20,6 +20,7 @@ from tutti import limits
 from tutti.common.gateway_url import parse_url
 from tutti.errors import ConfigError, UsageError
 from tutti.reading.range_bounds import AFTER_9999, read_time
+from tutti.toml.units import TIME_UNITS
 from tutti_spark.common import credentials
 
 if TYPE_CHECKING:
@@ -93,7 +94,7 @@ _CANONICAL = {name.lower(): name for name in (*TAKES, *ALIASES)}
 _INTEGER = re.compile(r"[+-]?\d+\Z")
 _CHARACTERS_MAX = 100  # maximum length of an integer, because Python refuses to parse thousands of digits
 _DELAY = re.compile(r"(\d+)\s*([a-z]*)\Z")
-_UNIT_MS = {"": 1, "ms": 1, "s": 1000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
+_DELAY_UNITS = TIME_UNITS | {"": 1, "min": TIME_UNITS["m"]}  # Spark's parser of times accepts these two as well
 
 
 @dataclass(frozen=True, slots=True)
@@ -426,9 +427,9 @@ def _count(option: str, text: str) -> int:
 def _delay(option: str, text: str) -> int:
     """Return a delay in milliseconds."""
     found = _DELAY.match(text.strip().lower())
-    if found is None or found[2] not in _UNIT_MS:
+    if found is None or found[2] not in _DELAY_UNITS:
         raise option_error(option, text)
-    milliseconds = int(found[1]) * _UNIT_MS[found[2]]
+    milliseconds = int(found[1]) * _DELAY_UNITS[found[2]]
     if milliseconds >= 1 << 63:
         raise option_error(option, text, "out of range")
     return milliseconds

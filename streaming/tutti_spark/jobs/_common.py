@@ -65,6 +65,7 @@ def main(options: argparse.Namespace, job: Job, start: Start, lines: Callable[[S
     for setting, value in (SETTINGS | {"spark.sql.shuffle.partitions": str(options.shuffle_partitions)}).items():
         builder = builder.config(setting, value)
     spark = builder.getOrCreate()
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # Spark's own handler calls the JVM, which Ctrl-C also ends, and prints tracebacks
     try:
         report = run(spark, options, job, start, lines)
     finally:

@@ -43,6 +43,7 @@ def main(arguments: list[str] | None = None) -> int:
         .config("spark.sql.session.timeZone", "UTC")
         .getOrCreate()
     )
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # Spark's own handler calls the JVM, which Ctrl-C also ends, and prints tracebacks
     try:
         report = live(spark, options) if options.mode == "live" else replay(spark, options)
     finally:

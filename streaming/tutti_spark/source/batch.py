@@ -45,6 +45,7 @@ class BatchReader(DataSourceReader):
         end = planning.offset_of(source, "ending", options, frontier)
         if start > end and isinstance(options.start, int) and isinstance(options.end, int):
             raise UsageError(f"option {options.start_name!r} is {start}, above {options.end_name!r} {end}: a range is [start, end)")
+        planning.warn_about_missing_topics(source, options, frontier)
         planned = planning.partitions(source, frontier, start, end, options)
         last = planned[-1] if planned else None
         if isinstance(last, RecordsPartition) and options.end == "latest":

@@ -13,13 +13,14 @@ from typing import TYPE_CHECKING, Literal
 from pyspark.sql.datasource import InputPartition
 
 from tutti import limits
-from tutti.errors import OffsetOutOfRange, UsageError
+from tutti.errors import OffsetOutOfRange, TuttiError, UsageError
 from tutti_spark.common.options import ReadOptions
 
 if TYPE_CHECKING:
     from tutti.sources.source import Frontier, Range, Source
 
 
+_TOPICS_CHECK_S = 1.0  # longest wait for a gateway that knows all topics; the check only serves a warning
 _TOPICS_SHOWN = 10  # maximum number of topics in a message
 _JSON_BYTES_PER_NAME = 3  # bytes of JSON around each name: two quotes and a comma
 
@@ -184,6 +185,26 @@ def partition_count(size: int, processors: int) -> int:
     # Small partitions are inefficient: a task of any size takes 30 ms of CPU time in Python and 20 to 60 ms in the JVM.
     wide = min(processors, size // limits.SPARK_SPLIT_BYTES_MIN)
     return min(1 << round(math.log2(max(wide, size / limits.SPARK_SPLIT_BYTES, 1))), limits.SPLITS_MAX)
+
+
+def warn_about_missing_topics(source: Source, options: ReadOptions, frontier: Frontier) -> None:
+    """Warn if a topic in the options does not exist. The read counts it as empty, because its first record may come later."""
+    from tutti.common.deadlines import Deadline
+    from tutti.data.scan_request import ScanRequest
+
+    if options.topics is None:
+        return
+    deadline = Deadline()
+    deadline.within(_TOPICS_CHECK_S)
+    end = frontier.offset
+    try:
+        # A scan of an empty range only checks the topics, and is cheaper than a list of all topics.
+        for _ in source.scan(ScanRequest(end, end, options.topics, ("offset",), time_left=deadline.left)):
+            pass
+    except UsageError as error:
+        warnings.warn(f"a topic in the options has no records yet, or its name is misspelt: {error}", stacklevel=3)
+    except TuttiError:
+        return  # the read itself reports a lasting error, and a gateway without a majority may not know a new topic
 
 
 def topics_of(source: Source, options: ReadOptions, end: int) -> tuple[str, ...] | None:

@@ -100,7 +100,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802 - Spark's name
         """Return the end of the next batch. Return `start` unchanged if no batch is possible yet."""
         begin = StreamOffset.parse(start)
-        self._frontier(begin)
+        frontier = self._frontier(begin)
+        if self._processed is None:  # once a run, at its first batch
+            planning.warn_about_missing_topics(self._source, self._options, frontier)
         self._processed = begin.offset
         self._reporter.processed(begin.offset)
         if self._lockstep is None:

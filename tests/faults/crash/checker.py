@@ -26,7 +26,7 @@ class Record(NamedTuple):
 
 def value_of(producer: str, number: int) -> bytes:
     """What record `number` of a producer holds; the tail makes sizes differ."""
-    return f"{producer} {number} ".encode() + b"x" * (number * 7919 % 300)
+    return f"{producer} {number} ".encode() + b"x" * (number * 7919 % 2000)
 
 
 def check(witnesses: Sequence[Witness], log: Sequence[Record]) -> list[str]:

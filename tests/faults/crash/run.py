@@ -7,7 +7,6 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -19,12 +18,14 @@ from tests.faults.crash.witness import Witness, read_witness
 from tests.faults.group.evidence import read_lanes
 from tests.faults.group.journal import BESIDE, lanes_journal, read_story
 from tests.faults.group.lane_checker import check_lanes
-from tests.support.gateway_process import GatewayProcess
+from tests.support.gateway_process import GROWING, GatewayProcess
 from tutti.data.scan_request import ScanRequest
 from tutti.errors import TuttiError
+from tutti.log.files.layout import list_positions
 from tutti.sources.files import FileSource
 from tutti.sources.flight import FlightSource
 from tutti.sources.source import Source
+from tutti_gateway.core import limits
 from tutti_gateway.log.tools.digest import digest
 from tutti_gateway.log.tools.verify import verify
 
@@ -32,6 +33,7 @@ COLUMNS = ("offset", "producer", "sequence", "value")
 RATE = 400.0  # records a second of each producer
 UNORDERED = "unordered"  # the producer that sends so: one of the group's tests, as it writes down all that lanes promise
 WORKER_WAIT_S = 120.0
+PRODUCERS = 2  # that send ordered records
 
 
 @dataclass
@@ -45,6 +47,7 @@ class Report:
     acknowledged: int = 0
     beside: int = 0
     frontiers: int = 0
+    segments: int = 0
     findings: list[str] = field(default_factory=list)
 
     def line(self) -> str:
@@ -52,7 +55,7 @@ class Report:
         return (
             f"seed {self.seed}: {self.kills} kills, {self.kills_of_producers} of producers, {self.records} records, "
             f"{self.acknowledged} acknowledged, {self.beside} unordered records acknowledged, {self.frontiers} frontiers read, "
-            f"{len(self.findings)} findings"
+            f"{self.segments} segments, {len(self.findings)} findings"
         )
 
 
@@ -174,12 +177,17 @@ class Producers:
             self._end(name, kill=True)
 
 
-def crash_run(root: Path, seed: int, kills: int, *, producers: int = 2, log: Callable[[str], None] = lambda _: None) -> Report:
-    """Kill a gateway `kills` times under load, at moments that `seed` chooses, and check everything."""
+def crash_run(root: Path, seed: int, kills: int, *, growing: bool = False) -> Report:
+    """Kill a gateway `kills` times under load, at moments that `seed` chooses, and check everything.
+
+    Args:
+        growing: the segments of the log start small and double in size.
+    """
     chance = random.Random(seed)
     report = Report(seed)
-    gateway = GatewayProcess(root).start()
-    names = [f"p{number}" for number in range(producers)]
+    sizes = f"[log]\nsegment_bytes = {limits.SEGMENT_BYTES_MIN}\n{GROWING}" if growing else ""
+    gateway = GatewayProcess(root, extra=sizes).start()
+    names = [f"p{number}" for number in range(PRODUCERS)]
     workers = Producers(gateway.url, root, [*names, UNORDERED])
     follower = Follower(gateway.url)
     try:
@@ -199,7 +207,6 @@ def crash_run(root: Path, seed: int, kills: int, *, producers: int = 2, log: Cal
                 report.kills += 1
                 gateway.start(wait=False)
             gateway.wait_ready()
-            log(f"kill {report.kills} of {kills}")
         workers.wait_for_commits()
         report.findings += workers.finish()
         live = _read_live(gateway.url)
@@ -242,6 +249,7 @@ def _check(report: Report, data: Path, witnesses: list[Witness], live: list[Reco
     report.records = len(live)
     report.acknowledged = sum(len(witness.committed) for witness in witnesses)
     report.frontiers = len(follower.frontiers)
+    report.segments = len(list_positions(str(data), "seg"))
     report.findings += checker.check(witnesses, live)
     report.findings += checker.monotone(follower.frontiers)
     report.findings += checker.same(live, replayed, "from the files")

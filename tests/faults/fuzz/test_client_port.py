@@ -8,13 +8,13 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import pytest
 import zmq
 
 from tests.faults.fuzz import zmtp
 from tests.support.gateway_process import GatewayProcess
+from tests.support.processes import resident_bytes
 from tests.support.waiting import wait_until
 from tests.unit.node.fakes import batch_frame
 from tutti import Producer
@@ -98,10 +98,6 @@ class GoodClient:
 def expect_small(gateway: GatewayProcess, before: int) -> None:
     """What it took is given back when it has worked off what came."""
     wait_until(lambda: resident_bytes(gateway.pid) - before < MEMORY_GROWTH_MAX, "memory was not given back")
-
-
-def resident_bytes(pid: int) -> int:
-    return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * 4096
 
 
 def seeds(chance: random.Random) -> list[list[bytes]]:

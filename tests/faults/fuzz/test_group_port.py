@@ -17,9 +17,10 @@ import pytest
 import zmq
 
 from tests.faults.fuzz import zmtp
-from tests.faults.fuzz.test_client_port import ANSWER_MS, COMMITS, GoodClient, expect_small, resident_bytes, spoiled
+from tests.faults.fuzz.test_client_port import ANSWER_MS, COMMITS, GoodClient, expect_small, spoiled
 from tests.support.gateway_process import GatewayProcess, Placement
 from tests.support.ports import free_base
+from tests.support.processes import resident_bytes
 from tests.support.waiting import wait_until
 from tests.unit.node.fakes import batch_frame
 from tutti_gateway.core import limits

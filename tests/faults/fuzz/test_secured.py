@@ -12,8 +12,9 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from tests.faults.fuzz.test_client_port import MEMORY_GROWTH_MAX, resident_bytes
+from tests.faults.fuzz.test_client_port import MEMORY_GROWTH_MAX
 from tests.support.gateway_process import GatewayProcess
+from tests.support.processes import resident_bytes
 from tests.support.secured import SecuredFiles, recording_proxy
 from tutti import Producer, Reader
 from tutti.data.client_protocol import PROTOCOL, Hello, Members, encode_control

@@ -41,7 +41,6 @@ class Load:
         self._readers = readers
         self._rate = rate
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
-        self.killed = 0
 
     def _run(self, name: str, *command: str) -> None:
         with (self._root / f"{name}.log").open("ab") as log:
@@ -76,7 +75,6 @@ class Load:
         """SIGKILL a producer and start it again under the same name."""
         self._end(name, kill=True)
         self._produce(name)
-        self.killed += 1
 
     def _end(self, name: str, *, kill: bool) -> int:
         process = self.processes[name]

@@ -31,7 +31,7 @@ DISKS = ["full-disk", "slow-disk", "sync-error", "write-error", "rot-tail", "rot
 WITH_KEYS = ["kill", "remove-and-add", "old-copy"]
 BY_MULTICAST = ["isolate", "pause"]
 TRIALS: dict[str, tuple[list[str], dict[str, Any]]] = {
-    "processes": (PROCESSES, {}),
+    "processes": (PROCESSES, {"growing": True}),
     "wires": (WIRES, {}),
     "disks": (DISKS, {}),
     "with-keys": (WITH_KEYS, {"keys": True}),

@@ -64,7 +64,6 @@ class Report:
     beside: int = 0
     lanes: int = 0
     gone: int = 0
-    producers_killed: int = 0
     frontiers: int = 0
     calm_gap_s: float = 0.0
     findings: list[str] = field(default_factory=list)
@@ -94,6 +93,7 @@ class Trial:
         lanes: whether some producers send unordered.
         founders: so many of the first gateways found the group, each "grow" adds the next; all unless said otherwise.
         retention: the gateways keep little of the log and of lanes, so that both begin later and later.
+        growing: the segments of the log start small and double in size.
     """
 
     def __init__(
@@ -110,6 +110,7 @@ class Trial:
         lanes: bool = True,
         founders: int | None = None,
         retention: bool = False,
+        growing: bool = False,
     ) -> None:
         """Nothing runs yet."""
         self._root = root
@@ -123,7 +124,17 @@ class Trial:
         self._second = ""  # a fault that is to happen in the middle of the next one
         self.report = Report(seed)
         more = RETENTION if retention else ""
-        self.lab = Lab(root, members, small_disks=1, record=record, transport=transport, keys=keys, more=more, founders=founders)
+        self.lab = Lab(
+            root,
+            members,
+            small_disks=1,
+            record=record,
+            transport=transport,
+            keys=keys,
+            more=more,
+            founders=founders,
+            growing=growing,
+        )
         addresses = self.lab.network.addresses
         readers = [f"tutti://{addresses[name]}:{PORT}" for name in self.lab.names[-2:]]
         self.load = Load(root, self.lab.network.inside(CLIENTS), self.lab.url, readers, rate, lanes=lanes)
@@ -350,7 +361,6 @@ class Trial:
         self.report.acknowledged = outcomes.count("c")
         self.report.aborted, self.report.unknown = outcomes.count("a"), outcomes.count("u")
         self.report.frontiers = sum(len(shown) for view in views for shown in view.frontiers)
-        self.report.producers_killed = self.load.killed
         receipts = [told for story in stories for told in story.receipts()]
         self.report.calm_gap_s = calm_gap(receipts, self.report.done)
         for done in self.report.done:

@@ -13,7 +13,7 @@ from typing import Any
 
 from tests.faults.lab.network import Network, run
 from tests.faults.lab.shim import Shim, build
-from tests.support.gateway_process import GatewayProcess, Placement
+from tests.support.gateway_process import GROWING, GatewayProcess, Placement
 from tutti.errors import Unavailable
 from tutti_gateway.transport.keys import generate
 
@@ -30,8 +30,7 @@ members = {{ {members} }}
 transport = "{transport}"
 [log]
 segment_bytes = {segment}
-prepared_segments = 1
-disk_low_bytes = {low}
+{sizes}disk_low_bytes = {low}
 [security]
 {security}
 {more}"""
@@ -82,6 +81,7 @@ class Lab:
         keys: what they say to each other is encrypted, with keys in `root/keys`.
         more: TOML for every gateway's configuration, tables only.
         founders: so many of the first ones found the group, all unless said otherwise; `join` brings the next one.
+        growing: the segments of the log start small and double in size.
     """
 
     def __init__(
@@ -95,10 +95,12 @@ class Lab:
         keys: bool = False,
         more: str = "",
         founders: int | None = None,
+        growing: bool = False,
     ) -> None:
         """Nothing is made yet."""
         self._root = root
         self._more = more
+        self._sizes = GROWING if growing else "prepared_segments = 1\n"
         self._keys = keys
         self.transport = transport
         self._record = record
@@ -121,7 +123,13 @@ class Lab:
                 known = self.all_names[: max(number, len(self.names))]
                 members = ", ".join(f'{other} = "{self.network.addresses[other]}:{PORT}"' for other in known)
                 security = _KEYS.format(name=name) if self._keys else _NO_KEYS
-                given = {"members": members, "transport": self.transport, "security": security, "more": self._more}
+                given = {
+                    "members": members,
+                    "transport": self.transport,
+                    "security": security,
+                    "sizes": self._sizes,
+                    "more": self._more,
+                }
                 extra = _EXTRA.format(segment=32 * MIB, low=96 * MIB, **given)
                 shim = Shim(library, self._root / f"{name}.shim")
                 opened.callback(shim.close)

@@ -99,7 +99,6 @@ class Network:
         self.name = lab_name()
         self.addresses = {host: f"{_NET}.{number}" for number, host in enumerate(hosts, start=10)}
         self._rules: list[Rule] = []
-        self._rates: set[str] = set()
 
     def namespace(self, host: str) -> str:
         """The name of a host's namespace."""
@@ -177,9 +176,9 @@ class Network:
         """`host` does not hear (a share of) what `to` sends; `to` hears `host`."""
         return [Rule(host, self.addresses[to], share)]
 
-    def cut(self, one: str, other: str, share: float = 1.0) -> list[Rule]:
-        """Two hosts do not hear (a share of) each other; everybody else hears both."""
-        return [*self.deaf(one, other, share), *self.deaf(other, one, share)]
+    def cut(self, one: str, other: str) -> list[Rule]:
+        """Two hosts do not hear each other; everybody else hears both."""
+        return [*self.deaf(one, other), *self.deaf(other, one)]
 
     def lossy(self, host: str, share_in: float, share_out: float) -> list[Rule]:
         """A share of what comes to `host` and of what it sends is lost."""

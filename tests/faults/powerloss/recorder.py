@@ -235,3 +235,16 @@ def chosen(chance: random.Random, seed: int) -> tuple[Choose, Count]:
         return (0, most)[seed] if seed < 2 else chance.randint(0, most)
 
     return choose, count
+
+
+def files_of(directory: Path) -> list[Path]:
+    return sorted(file for file in directory.rglob("*") if file.is_file())
+
+
+def standing(directory: Path) -> list[Op]:
+    """Operations after which the files of a directory are as they are, durably."""
+    ops: list[Op] = []
+    for number, file in enumerate(files_of(directory), 1):
+        ops += [Op("create", number, path=str(file)), Op("write", number, 0, file.read_bytes()), Op("sync", number)]
+        ops.append(Op("sync directory", path=str(file.parent)))
+    return ops

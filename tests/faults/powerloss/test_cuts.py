@@ -14,8 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.faults.powerloss.recorder import Choose, Count, Op, Recorder, Unsynced, image, sectors
-from tests.faults.powerloss.test_power_loss import files_of, standing
+from tests.faults.powerloss.recorder import Choose, Count, Op, Recorder, Unsynced, files_of, image, sectors, standing
 from tests.unit.log.history import History, decide, expected, opened, other_boot, sample, seen
 from tutti.data.frames.frame import Frame
 from tutti.data.hard_state import HardState
@@ -34,6 +33,7 @@ OPTIONS = LogOptions(segment_bytes=32 << 10, prepared_segments=0, reserved_bytes
 STRICT = LogOptions(
     segment_bytes=32 << 10, prepared_segments=0, reserved_bytes=0, disk_low_bytes=0, snapshot_frames=12, vote_mark="strict"
 )
+GROWING = replace(OPTIONS, first_segment_bytes=16 << 10)
 
 
 @dataclass
@@ -195,7 +195,11 @@ MOVES = ["append", "sync", "append", "append", "decide", "cut", "append", "sync"
 
 @pytest.mark.parametrize(
     ("options", "part"),
-    [(OPTIONS, 0), *(pytest.param(*rest, marks=pytest.mark.soak) for rest in ((OPTIONS, 1), (OPTIONS, 2), (STRICT, 0)))],
+    [
+        (OPTIONS, 0),
+        (GROWING, 0),
+        *(pytest.param(*rest, marks=pytest.mark.soak) for rest in ((OPTIONS, 1), (OPTIONS, 2), (STRICT, 0))),
+    ],
 )
 def test_every_instant_of_a_history_with_truncations(tmp_path: Path, options: LogOptions, part: int) -> None:
     life = Life(tmp_path / "real", options, random.Random(5))
@@ -214,6 +218,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @given(
+    options=st.sampled_from([OPTIONS, GROWING]),
     moves=st.lists(
         st.sampled_from(["append", "append", "append", "sync", "decide", "mark", "scalars", "cut", "cut same"]), max_size=40
     ),
@@ -222,10 +227,10 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 )
 @settings(max_examples=40)
 def test_a_random_history_with_truncations_survives_power_loss_at_any_instant(
-    folder: Path, moves: list[str], seed: int, data: st.DataObject
+    folder: Path, options: LogOptions, moves: list[str], seed: int, data: st.DataObject
 ) -> None:
     root = folder / str(sum(1 for _ in folder.iterdir()))
-    life = Life(root / "real", OPTIONS, random.Random(seed))
+    life = Life(root / "real", options, random.Random(seed))
     life.live(["append", "append", *moves])
     for number in range(4):
         at = data.draw(st.integers(0, len(life.recorder.ops)))

@@ -17,7 +17,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.faults.powerloss.recorder import Choose, Op, Recorder, Unsynced, chosen, image, sectors
+from tests.faults.powerloss.recorder import Choose, Recorder, Unsynced, chosen, files_of, image, sectors, standing
 from tests.property.log.histories import histories
 from tests.unit.log.history import GATEWAY, GROUP, LOG, History, decide, expected, opened, sample, seen
 from tutti.data.hard_state import HardState
@@ -36,6 +36,7 @@ OPTIONS = LogOptions(segment_bytes=32 << 10, prepared_segments=0, reserved_bytes
 STRICT = LogOptions(
     segment_bytes=32 << 10, prepared_segments=0, reserved_bytes=0, disk_low_bytes=0, snapshot_frames=12, vote_mark="strict"
 )
+GROWING = replace(OPTIONS, first_segment_bytes=16 << 10)
 
 
 @dataclass
@@ -147,7 +148,13 @@ MOVES = ["append", "sync", "decide", "append", "append", "sync", "scalars", "dec
 
 @pytest.mark.parametrize(
     ("options", "part"),
-    [(OPTIONS, 0), *(pytest.param(OPTIONS, part, marks=pytest.mark.soak) for part in (1, 2)), (OPTIONS, 3), (STRICT, 0)],
+    [
+        (OPTIONS, 0),
+        *(pytest.param(OPTIONS, part, marks=pytest.mark.soak) for part in (1, 2)),
+        (OPTIONS, 3),
+        (STRICT, 0),
+        (GROWING, 0),
+    ],
 )
 def test_every_instant_of_a_writer(tmp_path: Path, options: LogOptions, part: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every operation of one life, over three segments and genesis, with nothing, all, and random parts of what was not synced; the
@@ -173,15 +180,16 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @given(
     history=histories(30),
+    options=st.sampled_from([OPTIONS, GROWING]),
     moves=st.lists(st.sampled_from(["append", "append", "sync", "decide", "mark", "scalars"]), max_size=30),
     data=st.data(),
 )
 @settings(max_examples=40)
 def test_a_random_history_survives_power_loss_at_any_instant(
-    folder: Path, history: History, moves: list[str], data: st.DataObject
+    folder: Path, history: History, options: LogOptions, moves: list[str], data: st.DataObject
 ) -> None:
     root = folder / str(sum(1 for _ in folder.iterdir()))
-    run = Run(root / "real", history, OPTIONS)
+    run = Run(root / "real", history, options)
     run.live(moves)
     for number in range(4):
         at = data.draw(st.integers(0, len(run.recorder.ops)))
@@ -233,16 +241,3 @@ def test_data_found_in_the_page_cache_is_synced_before_any_promise(tmp_path: Pat
     _, again, close = opened(tmp_path / "image", OPTIONS)
     assert list(again.tail) == history.frames
     close()
-
-
-def files_of(directory: Path) -> list[Path]:
-    return sorted(file for file in directory.rglob("*") if file.is_file())
-
-
-def standing(directory: Path) -> list[Op]:
-    """Operations after which the files of a directory are as they are, durably."""
-    ops: list[Op] = []
-    for number, file in enumerate(files_of(directory), 1):
-        ops += [Op("create", number, path=str(file)), Op("write", number, 0, file.read_bytes()), Op("sync", number)]
-        ops.append(Op("sync directory", path=str(file.parent)))
-    return ops

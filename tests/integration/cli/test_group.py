@@ -188,6 +188,22 @@ def test_the_last_gateway_continues_alone_by_a_forced_roster(group: DevGroup) ->
     )
     assert left.code == 0
     wait_until(lambda: members(group)["g1"]["state"] == "minority")
+    for options in (["-n", "1"], ["--last", "1"]):
+        command = [*TUTTI, "tail", "--url", group.url, *options]
+        tail = subprocess.run(command, capture_output=True, text=True, timeout=WAIT_S, check=True)
+        assert "no gateway can confirm its frontier with a majority: reading to offset" in tail.stderr
+        assert tail.stderr.count("\n") == tail.stdout.count("\n") == 1
+    # In a search of 600 s, only a named reason can end the command within the time limit of the test.
+    for change in (("remove", "g2"), ("replace", "g2"), ("add", "g9", "127.0.0.1:1")):
+        late = tutti("members", *change, "--timeout", "600", url=group.url)
+        assert late.code == 3, late.err
+        error = late.err.splitlines()[-1]
+        assert error.startswith(
+            "error: the group has no majority, so it cannot complete this change. Reached: g1 (minority: not heard"
+        )
+        assert "Not reached: g2 (connection refused), g3 (connection refused)." in error
+        assert "`tutti roster force --keep g1`" in error
+    assert "refuses connections to its group port: no gateway runs there" in members(group)["g3"]["reason"]
     forced = tutti("roster", "force", "--keep", "g1", "--yes", "--timeout", str(WAIT_S), "--json", url=group.url)
     assert forced.code == 0, forced.err
     assert [one["name"] for one in forced.json["members"]] == ["g1"]

@@ -6,6 +6,7 @@ import contextlib
 import io
 import re
 import shutil
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -59,21 +60,25 @@ def test_the_programs_of_the_page_run(tmp_path: Path, monkeypatch: pytest.Monkey
         assert gateway.stop() == 0
         live = names["table"]
         assert gateway.data.is_dir()
-    for source in ({"path": gateway.data}, {"path": gateway.data, "archive": "archive"}):
+    for source in ({"path": gateway.data}, {"path": gateway.data, "archive": "archive/ingest"}):
         with Reader(start=0, **source) as reader:
             assert reader.to_arrow().equals(live)
-    with Reader(start=0, archive="archive") as reader:
+    with Reader(start=0, archive="archive/ingest") as reader:
         table = reader.to_arrow()
     assert table.schema.equals(schema_of(COLUMNS))
     assert table.equals(live.slice(0, table.num_rows))
     assert table.num_rows >= ORDERS
-    with Reader(archive="archive", start=5, end=5) as reader:
+    with Reader(archive="archive/ingest", start=5, end=5) as reader:
         assert reader.to_arrow().equals(pa.Table.from_batches([], schema_of(COLUMNS)))
 
 
 def archive(gateway: GatewayProcess, directory: Path) -> None:
-    """Archive the orders in `directory/archive`. More records follow them, because the archiver writes only closed ranges."""
-    archiver = ArchiverProcess(directory / "archive.toml", gateway.url, str(directory / "archive"))
+    """Archive the orders in the directory that `tutti config init --kind archive` sets.
+
+    More records follow them, because the archiver writes only closed ranges.
+    """
+    where = tomllib.loads((ROOT / "conf/archive/archive.toml").read_text())["archive"]
+    archiver = ArchiverProcess(directory / "archive.toml", gateway.url, str(directory / where))
 
     def archived() -> bool:
         with Producer(gateway.url) as producer:

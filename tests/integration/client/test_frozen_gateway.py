@@ -16,7 +16,7 @@ import pytest
 from tests.support.commands import tutti
 from tests.support.gateway_process import GatewayProcess
 from tutti import Producer, Reader, Unavailable, Unknown
-from tutti.io import port_probe
+from tutti.io import endpoints
 from tutti.io.admin import AdminClient
 
 END_S = 60.0  # in which whatever is asked here has ended, however slow the machine is; nothing was to wait for so long
@@ -74,7 +74,7 @@ class Asked(threading.Thread):
 def says(gateway: GatewayProcess, text: str) -> bool:
     """Whether it names the gateway, and what to do about it."""
     address = gateway.url.removeprefix("tutti://")
-    return re.search(rf"{re.escape(address)}: .*{re.escape(port_probe.SILENT_ADVICE)}", text) is not None
+    return re.search(rf"{re.escape(address)}: .*{re.escape(endpoints.SILENT_ADVICE)}", text) is not None
 
 
 def test_every_call_to_a_frozen_gateway_ends_in_time_and_works_afterwards(

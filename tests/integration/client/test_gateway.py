@@ -12,7 +12,20 @@ import pyarrow as pa
 import pytest
 
 from tests.support.gateway_process import GatewayProcess
-from tutti import ConfigError, Fenced, OffsetOutOfRange, Producer, Reader, Receipt, Refused, TooLarge, Unknown, UsageError, limits
+from tutti import (
+    Aborted,
+    ConfigError,
+    Fenced,
+    OffsetOutOfRange,
+    Producer,
+    Reader,
+    Receipt,
+    Refused,
+    TooLarge,
+    Unknown,
+    UsageError,
+    limits,
+)
 from tutti.data.scan_request import ScanRequest
 from tutti.io.admin import AdminClient
 from tutti.sources.files import FileSource
@@ -251,6 +264,6 @@ def test_a_gateway_that_stays_away_makes_records_unknown(tmp_path: Path) -> None
         receipt = producer.send("t", b"2")
         with pytest.raises(TimeoutError):
             receipt.result(timeout=0.1)
-        with pytest.raises(Unknown, match=r"(within|after) 4 s \(delivery_timeout\).*connection refused"):
+        with pytest.raises((Aborted, Unknown), match=r"(within|after) 4 s \(delivery_timeout\).*connection refused"):
             receipt.result(timeout=10)
         producer.close()

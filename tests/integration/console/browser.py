@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import json
 import os
 import shutil
@@ -135,11 +134,6 @@ class Browser:
         """Give the page a size and a colour scheme."""
         self.ask("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=mobile)
         self.ask("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": scheme}])
-
-    def picture(self, path: Path, *, whole: bool = False) -> None:
-        """Save a screenshot of the page as PNG, of all of it or of the visible part."""
-        data = self.ask("Page.captureScreenshot", format="png", captureBeyondViewport=whole)["data"]
-        path.write_bytes(base64.b64decode(data))
 
     def close(self) -> None:
         """End it."""

@@ -260,6 +260,16 @@ def test_retention_is_shown(browser: Browser, retention: dict[str, object], expe
             browser.until(f"document.body.innerText.includes({json.dumps(text)})")
 
 
+def test_tokens_that_cannot_be_read_are_shown_with_the_remedy(browser: Browser) -> None:
+    answers = hostile()
+    status: Any = answers["status"]({})
+    security = {"tokens": 2, "trouble": "the tokens read before stay valid: tokens.toml: line 3", "refused": {}, "quotas": {}}
+    with Stub(answers | {"status": lambda _: {**status, "security": security}}) as stub:
+        browser.open(stub.url)
+        for text in ("the tokens read before stay valid: tokens.toml: line 3.", "Correct the file that security.tokens names"):
+            browser.until(f"document.querySelector('#banner').innerText.includes({json.dumps(text)})")
+
+
 def test_a_group_at_work(browser: Browser, group: RunningGroup) -> None:
     url = admin(group, "g1")
     browser.open(url)

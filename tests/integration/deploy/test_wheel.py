@@ -27,7 +27,7 @@ import asyncio
 import concurrent.futures
 
 from tutti import Producer, Reader, Receipt
-from tutti.aio import AsyncProducer, AsyncReader, AsyncReceipt
+from tutti.aio import AsyncProducer, AsyncReader
 
 
 def send(producer: Producer, values: list[bytes]) -> list[int]:
@@ -43,7 +43,7 @@ def first(url: str) -> bytes | None:
 
 
 async def send_soon(producer: AsyncProducer, values: list[bytes]) -> list[int]:
-    receipts: list[AsyncReceipt] = [producer.send("flights", value) for value in values]
+    receipts: list[Receipt] = [producer.send("flights", value) for value in values]
     await producer.drain()
     return [await receipt for receipt in receipts] + await asyncio.gather(*receipts)
 

@@ -2,6 +2,7 @@
 title="Terminal 1"` after its fence contains the input of that terminal, line by line; `^C` alone on a line is that key. The `text`
 blocks after it contain the whole output that follows; `masked` says which values may differ. In a line, `...` stands for any
 characters, and a line `...` for any lines. A command that returns must end with 0; the last one of a block may run until a `^C`.
+If no `text` block follows, `not_compared` collects the output, so that a test can require that there is none.
 """
 
 from __future__ import annotations
@@ -220,6 +221,8 @@ class Terminals:
             terminal.type(lines[-1])
             if following != _CTRL_C:
                 terminal.back()
+        for terminal in self.all.values():
+            self.not_compared += terminal.rest()
 
     def __enter__(self) -> Self:
         """Itself."""

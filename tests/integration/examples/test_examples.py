@@ -18,6 +18,7 @@ import pytest
 
 from tests.support.gateway_process import GatewayProcess
 from tests.support.ports import free_port
+from tutti.errors import install_remedy
 from tutti.reader import Reader
 
 pytestmark = pytest.mark.timeout(300)
@@ -88,6 +89,19 @@ def test_a_mistake_ends_with_one_line_and_the_exit_code_of_a_command(program: li
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.parametrize(
+    ("extra", "program", "package"), [("web", "app", "fastapi"), ("web", "feed", "aiohttp"), ("spark", "totals", "pyspark")]
+)
+def test_an_example_names_the_extra_that_is_missing(extra: str, program: str, package: str) -> None:
+    hidden = f"sys.modules.update(dict.fromkeys([{package!r}, '{package}.errors']))"
+    code = f"import sys; {hidden}; sys.path.insert(0, 'examples/{extra}'); import {program}"
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=WAIT_S, check=False)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert re.fullmatch(
+        rf"this example needs {package}(\.errors)?, which is not installed: {re.escape(install_remedy(extra))}\n", done.stderr
+    )
+
+
 UVICORN = ("uvicorn", "--app-dir", "examples/web", "app:app", "--port")
 AIOHTTP = ("python", "-u", "examples/web/feed.py")
 
@@ -135,6 +149,7 @@ class Application:
 
 def test_the_web_application_answers_when_an_order_is_in_the_log(gateway: GatewayProcess) -> None:
     with Application(gateway, *UVICORN) as application:
+        assert application.ask("/orders") == (200, {"orders": [], "next": 0})
         status, taken = application.ask("/orders", {"order": 1, "item": "tea", "quantity": 2})
         assert status == 201
         assert values(gateway, "orders") == [b'{"order":1,"item":"tea","quantity":2}']

@@ -38,6 +38,12 @@ def test_a_running_command_shows_its_lines_one_block_after_another(tmp_path: Pat
     assert follow(tmp_path, ("sh", count), ("text", "..."), ("text", "...\nline 3"), ("sh", "^C")) == []
 
 
+def test_output_after_the_last_command_is_reported(tmp_path: Path) -> None:
+    loud = "sh -c 'trap \"echo Traceback; exit 130\" INT; echo ready; while :; do sleep 0.1; done'"
+    assert follow(tmp_path, ("sh", loud), ("text", "ready"), ("sh", "^C")) == ["Traceback"]
+    assert follow(tmp_path, ("sh", "echo shown"), ("text", "shown"), ("sh", "echo lost")) == ["lost"]
+
+
 def test_a_command_that_fails_ends_the_page(tmp_path: Path) -> None:
     with pytest.raises(AssertionError, match="it ended with 1"):
         follow(tmp_path, ("sh", "false"))

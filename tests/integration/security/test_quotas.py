@@ -4,7 +4,9 @@ is lost or refused, and a changed token file applies to a connected client.
 
 from __future__ import annotations
 
+import contextlib
 import http.client
+import logging
 import ssl
 import threading
 import time
@@ -16,7 +18,7 @@ import pytest
 from tests.support.gateway_process import GatewayProcess
 from tests.support.secured import SecuredFiles
 from tests.support.waiting import wait_until
-from tutti import Producer, Reader
+from tutti import Aborted, Producer, Reader, Unknown
 from tutti.io.admin import AdminClient
 from tutti.security.tokens import Access, change_tokens
 from tutti_gateway.core import limits
@@ -97,7 +99,7 @@ def test_a_token_stays_within_its_records_a_second_and_other_clients_are_not_slo
 
 @pytest.mark.parametrize("ordering", ["total", "unordered"])
 def test_a_batch_far_above_a_small_quota_is_delivered(house: SecuredFiles, gateway: GatewayProcess, ordering: str) -> None:
-    """Proves that the copies that the client sends while the batch waits for its 4 s of quota cost nothing."""
+    """Proves that a batch costs its quota once, whatever the client sends while the batch waits for 4 s."""
     batch = pa.record_batch({"value": pa.array([b"x" * 1000] * 4 * RECORDS_PER_S)})
     with Producer(gateway.url, credentials=house.credentials("feed")) as producer:
         begin = time.monotonic()
@@ -112,6 +114,27 @@ def test_a_batch_far_above_a_small_quota_is_delivered(house: SecuredFiles, gatew
     records = found["unordered" if ordering == "unordered" else "committed"]
     assert isinstance(records, dict)
     assert records["records"] == (4 * RECORDS_PER_S if ordering == "unordered" else 4 * RECORDS_PER_S + 100)
+
+
+def test_a_throttled_client_names_its_quota_and_sends_no_batch_twice(
+    house: SecuredFiles, gateway: GatewayProcess, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "tutti.client.producer")
+    with Producer(gateway.url, "p", credentials=house.credentials("feed"), batch_bytes=10_000) as producer:
+        receipts = [producer.send("flights", b"x" * 100) for _ in range(2 * RECORDS_PER_S)]
+        receipts += [producer.send_batch("flights", pa.record_batch({"value": pa.array([b"y"] * 8 * RECORDS_PER_S)}))]  # 8 s
+        while not receipts[-1].done():
+            found = producer.stats()
+            assert (found.connected, found.outage) == (True, 0.0)
+            time.sleep(0.02)
+        assert producer.stats().records_resent == 0
+    assert [line.partition(" at ")[0] for line in caplog.messages] == [
+        "producer 'p': connected to gateway g1",
+        f"producer 'p': throttled by the quota of its token ({RECORDS_PER_S} records/s): gateway g1",
+    ]
+    ingest = status(house, gateway)["ingest"]
+    assert isinstance(ingest, dict)
+    assert ingest["records"] == 10 * RECORDS_PER_S
 
 
 def test_a_changed_quota_applies_to_a_connected_client(house: SecuredFiles, gateway: GatewayProcess) -> None:
@@ -136,3 +159,15 @@ def test_a_changed_quota_applies_to_a_connected_client(house: SecuredFiles, gate
         producer.send_batch("flights", pa.record_batch({"value": pa.array([b"z" * 10_000] * 100)})).result(20)  # 100 s
         assert time.monotonic() - before < 20
     assert len(values(house, gateway, "flights")) == len(receipts) - 1 + 25 + 100
+
+
+def test_records_above_the_quota_get_receipts_until_the_delivery_timeout(house: SecuredFiles, gateway: GatewayProcess) -> None:
+    with (
+        contextlib.suppress(Unknown, Aborted),
+        Producer(gateway.url, credentials=house.credentials("feed"), delivery_timeout=3) as p,
+    ):
+        receipts = [p.send("flights", b"x" * 50) for _ in range(8000)]
+        p.flush()
+        committed = sum(receipt.error is None for receipt in receipts)
+        assert 2 * RECORDS_PER_S < committed < 4 * RECORDS_PER_S
+    assert len(values(house, gateway, "flights")) >= committed

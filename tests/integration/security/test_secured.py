@@ -25,6 +25,7 @@ from tests.support.certificates import certificate
 from tests.support.commands import Done, tutti
 from tests.support.gateway_process import GatewayProcess
 from tests.support.secured import SecuredFiles, recording_proxy
+from tests.support.waiting import wait_until
 from tutti import ConfigError, NotAllowed, Producer, Reader, TuttiError, Unavailable
 from tutti.common.credentials import Credentials
 from tutti.data.scan_request import ScanRequest
@@ -164,6 +165,65 @@ def test_a_revoked_token_ends_requests_in_flight(house: SecuredFiles, gateway: G
         finally:
             change_tokens(house.file, lambda known: known.update(feed=kept[0]))
     assert "a session ends: its token is no longer valid" in gateway.log_tail()
+
+
+@pytest.mark.parametrize("away", [False, True])
+def test_a_client_logs_that_its_token_was_removed(
+    house: SecuredFiles, gateway: GatewayProcess, caplog: pytest.LogCaptureFixture, away: bool
+) -> None:
+    kept: list[Access] = []
+    with closing_producer(gateway, house) as producer:
+        assert producer.send("flights", b"x").result(10) >= 0
+        if away:
+            gateway.kill()
+        change_tokens(house.file, lambda known: kept.append(known.pop("feed")))
+        try:
+            if away:
+                gateway.start()
+            wait_until(lambda: any(one.levelname == "ERROR" for one in caplog.records))
+        finally:
+            change_tokens(house.file, lambda known: known.update(feed=kept[0]))
+    (line,) = [one.getMessage() for one in caplog.records if one.levelname == "ERROR"]
+    assert line.startswith("producer 'p' has ended (number of failed records: 0): producer 'p' is not authorised: the token ")
+    assert "ask " in line
+    assert "for a new " in line
+
+
+@pytest.mark.parametrize("ordering", ["total", "unordered"])
+def test_a_client_logs_once_that_a_right_was_withdrawn(
+    house: SecuredFiles, gateway: GatewayProcess, caplog: pytest.LogCaptureFixture, ordering: str
+) -> None:
+    def allow(*topics: str) -> None:
+        change_tokens(house.file, lambda known: known.update(feed=known["feed"]._replace(produce=topics)))
+
+    def send() -> TuttiError | None:
+        return producer.send("flights", b"x", ordering=ordering).exception(20)
+
+    with closing_producer(gateway, house) as producer:
+        assert send() is None
+        allow("other")
+        try:
+            wait_until(lambda: isinstance(send(), NotAllowed))
+            assert isinstance(send(), NotAllowed)
+        finally:
+            allow("flights*")
+            wait_until(lambda: send() is None)
+    (line,) = [one.getMessage() for one in caplog.records if one.levelname == "ERROR"]
+    assert line.startswith("producer 'p'")
+    assert "token 'feed' may not write to topic 'flights': ask for a token that may" in line
+
+
+def closing_producer(gateway: GatewayProcess, house: SecuredFiles) -> contextlib.closing[Producer]:
+    """Return the producer `p` with the token `feed`, as soon as the gateway has read the token file of the earlier tests again."""
+    opened: list[Producer] = []
+
+    def open_producer() -> bool:
+        with contextlib.suppress(NotAllowed):
+            opened.append(Producer(gateway.url, "p", credentials=house.credentials("feed"), delivery_timeout=30))
+        return bool(opened)
+
+    wait_until(open_producer)
+    return contextlib.closing(opened[0])
 
 
 def test_a_gateway_with_another_key_is_not_contacted(house: SecuredFiles, gateway: GatewayProcess, tmp_path: Path) -> None:
@@ -421,12 +481,27 @@ def test_a_topic_is_created_with_the_right_to_write_it(
     assert (told.code, told.err) == (2, "error: no topic is named 'fuel': the topics are flights, flights-new, flights-raw\n")
 
 
+def test_a_broken_token_file_is_logged_and_shown_until_it_is_right_again(house: SecuredFiles, gateway: GatewayProcess) -> None:
+    good = house.file.read_text()
+    house.file.write_text("[tokens\n")
+    try:
+        wait_until(lambda: "the token file has a problem" in gateway.log_tail())
+        with AdminClient(gateway.url, credentials=house.credentials("ops")) as control:
+            assert "the tokens read before stay valid: " in control.members()[0]["reason"]
+            status = control.status()
+        assert status["security"]["problems"].keys() == {"tokens"}
+        assert (status["reason"], status["state"]) == ("", "primary")
+    finally:
+        house.file.write_text(good)
+    wait_until(lambda: "the token file is valid again" in gateway.log_tail())
+
+
 def test_another_certificate_is_served_without_a_restart_of_the_gateway(house: SecuredFiles, gateway: GatewayProcess) -> None:
     """The last one here: it changes the house."""
     (house.place / "tls.pem").write_text("cut")
     pid = gateway.pid
-    while "the new certificate is invalid; the old one stays in use" not in gateway.log_tail():
-        time.sleep(0.05)
+    for text in ("the new certificate is invalid; the old one stays in use", "the certificate has a problem"):
+        wait_until(partial(lambda text: text in gateway.log_tail(), text))
     (house.place / "tls.key").unlink()
     certificate(house.place, "tls")
     deadline = time.monotonic() + 60
@@ -438,3 +513,5 @@ def test_another_certificate_is_served_without_a_restart_of_the_gateway(house: S
     with Reader(gateway.url, topics=["flights"], credentials=house.credentials("reader")) as reader:
         assert next(iter(reader.records())).value == b"one"
     assert gateway.pid == pid
+    wait_until(lambda: "the certificate is valid again" in gateway.log_tail())
+    assert "the reads process ended as planned and is restarted" in gateway.log_tail()

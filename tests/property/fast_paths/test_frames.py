@@ -33,7 +33,7 @@ OPTIONS = LogOptions(segment_bytes=32 << 10, prepared_segments=0, reserved_bytes
 NO_FAST_BODY = Edit(
     codec, "encode", "if not frame.progress and not frame.body_length & 7 and frame.body_length <= joined_max:", "if False:"
 )
-NO_FAST_CRC = Edit(frame_module, "payload_crc", "if type(body) is bytes and not progress:", "if False:")
+NO_FAST_CRC = Edit(frame_module, "payload_crc", "if not progress and body.__class__ is bytes:", "if False:")
 
 
 @given(st.lists(st.integers(0, 3000), max_size=12), st.integers(1, 12), st.data())

@@ -93,7 +93,7 @@ class General:
             ordered.append(frame)
         if ordered:
             sequencer._below.append(ordered)
-            sequencer._ordered += ordered
+            sequencer.ordered += ordered
 
     def decided(self, run: tuple[Frame, ...], offsets: tuple[int, ...], void: frozenset[int]) -> None:
         order = self._order

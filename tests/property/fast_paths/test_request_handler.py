@@ -95,6 +95,7 @@ class Side:
 
     def state(self) -> tuple[object, ...]:
         sessions = [(one.number, one.form, one.topics, one.requests) for one in self.sessions.all()]
+        self.counters.frames_alone = 0  # counts the fast path itself
         return sessions, self.answers.told, self.tokens.rejected, self.counters.to_dict(), self.quotas.to_dict(NOW_US)
 
 

@@ -229,7 +229,7 @@ def test_a_missing_range_is_reported_by_readers_and_verify(tmp_path: Path) -> No
 
 
 def test_a_directory_that_is_not_an_archive_or_of_another_log_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(WrongDirectory, match=r"is not an archive: it has no archive\.json"):
+    with pytest.raises(WrongDirectory, match=r"is not an archive: it has no archive\.json; `tutti archive run` creates one"):
         Archive(tmp_path)
     archived(tmp_path)
     with pytest.raises(WrongDirectory, match=f"archive of log {LOG}, not of log cd"):
@@ -239,6 +239,13 @@ def test_a_directory_that_is_not_an_archive_or_of_another_log_is_refused(tmp_pat
     (tmp_path / MARKER).unlink()
     with pytest.raises(Damaged, match=r"its file archive\.json is missing; restore archive\.json from a copy: it has the format"):
         Archive(tmp_path, LOG, make=True)
+
+
+def test_the_error_about_a_directory_names_the_archive_below_or_above(tmp_path: Path) -> None:
+    archived(tmp_path / "ingest")
+    for near in (tmp_path, tmp_path / "ingest" / "data"):
+        with pytest.raises(WrongDirectory, match=f"^{near} is not an archive: .*; did you mean {tmp_path / 'ingest'}\\?$"):
+            Archive(near)
 
 
 def test_ranges_and_manifests_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

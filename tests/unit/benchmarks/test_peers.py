@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable
 
@@ -9,9 +10,24 @@ import pytest
 
 from benchmarks.pages import Found, plot
 from benchmarks.peers import page, work
-from benchmarks.peers.side import MACHINE, MEASURES, lines, table, verdicts
+from benchmarks.peers.side import MACHINE, MEASURES, WORK, Target, lines, table, verdicts
+from benchmarks.peers.work import Client, Latency, Running
 
 KAFKA = "Kafka, 3 brokers"
+
+
+class FakeRunning(Running):
+    """A system whose only client is a compiled one; it has a pace if there are processes."""
+
+    def __init__(self, members: tuple[int, ...] = (os.getpid(),)) -> None:
+        self._members = members
+
+    def compiled(self) -> Client:
+        paced = (lambda seconds: Latency(seconds, 3.0)) if self._members else None
+        return Client(lambda _: 20_000.0, lambda count: Latency(float(count), 2.0), paced)
+
+    def members(self) -> tuple[int, ...]:
+        return self._members
 
 
 def _found(**of: dict[str, list[float]]) -> Found:
@@ -31,6 +47,38 @@ def test_a_ratio_above_one_is_better_for_rates_and_for_times() -> None:
 def test_missed_targets_are_reported() -> None:
     found = _found(**{"100 B": {"Tutti": [1000.0], KAFKA: [500.0]}, "1,000/s, p99": {"Tutti": [2.5]}})
     assert [one.missed for one in verdicts(found)] == [True, True, True]
+
+
+def test_a_time_that_is_a_multiple_of_another_is_at_most_the_target(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("benchmarks.peers.side.TARGETS", (Target("1,000/s, p99", times=1.3, beside=KAFKA),))
+    for ours, missed in ((2.5, False), (2.7, True)):
+        (verdict,) = verdicts(_found(**{"1,000/s, p99": {"Tutti": [ours], KAFKA: [2.0]}}))
+        assert (verdict.missed, verdict.asked) == (missed, "<= 1.3")
+
+
+def test_a_client_has_figures_and_what_its_records_cost_the_servers() -> None:
+    running = FakeRunning()
+    found = WORK["compiled"](running, 0)
+    assert found.pop("CPU of a record, client, compiled client") >= 0
+    assert found.pop("CPU of a record, servers, compiled client") >= 0
+    assert found == {
+        "200 connections, compiled client": 20.0,
+        "one at a time, p50, compiled client": 3000.0,
+        "one at a time, p99, compiled client": 2.0,
+        "1,000/s, p50, compiled client": 5,
+        "1,000/s, p99, compiled client": 3.0,
+    }
+    assert set(found) < set(MEASURES)
+    assert WORK["python"](running, 0) == {}  # the system has no such client
+
+
+def test_a_client_without_a_pace_and_a_system_without_processes_leave_columns_empty() -> None:
+    running = FakeRunning(members=())
+    assert WORK["compiled"](running, 0).keys() == {
+        "200 connections, compiled client",
+        "one at a time, p50, compiled client",
+        "one at a time, p99, compiled client",
+    }
 
 
 def test_the_machine_is_a_limit_and_no_peer() -> None:

@@ -10,12 +10,14 @@ from typing import Any
 
 import pytest
 
+from benchmarks import machine as limits_of_the_machine
 from benchmarks.figures import Figure
 from benchmarks.kept import kept_figures
 from benchmarks.pages import Measure
+from benchmarks.peers.side import MEASURES
 from benchmarks.performance import __main__ as made
 from benchmarks.performance.kept import Kept, named, read
-from benchmarks.performance.sections import SECTIONS, growth, laws, machine, peers, receipts, sources, spark, targets
+from benchmarks.performance.sections import SECTIONS, growth, laws, legend, machine, peers, receipts, sources, spark, targets
 
 SOURCE = {"machine": "a machine", "versions": {"tutti-ingest": "1"}, "command": "python -m x", "foreign_cpu": [0.1, 0.3]}
 
@@ -49,8 +51,21 @@ def test_the_first_page_compares_systems_and_leaves_targets_to_the_second() -> N
 def test_without_result_files_each_part_names_its_command() -> None:
     text = "".join(made.page(template.read_text(), Kept()) for template in made.TEMPLATES)
     assert "{{" not in text
-    assert text.count("*This page has no result of") == 5 + 9
+    assert text.count("*This page has no result of") == 6 + 9
     assert "`python -m benchmarks.laws log` measures it" in text
+
+
+def test_the_legend_explains_the_rows_of_the_page_and_no_others() -> None:
+    told = _peers(**{name: {"Tutti": [1.0]} for name in ("100 B", "1,000/s, p99", "200 connections, compiled client")})
+    rows = [line.split(" | ")[0] for line in legend(Kept([told])).splitlines()[2:]]
+    assert rows == ["| 1 KB, 100 B", "| 1,000/s", "| compiled client"]
+    others = _peers(**{"1 KB": {"Kafka, 3 brokers": [50.0]}})
+    assert "no result" in legend(Kept([others])), "the page has only rows with a value of Tutti"
+
+
+def test_every_row_has_a_legend() -> None:
+    for name in MEASURES.keys() - limits_of_the_machine.MEASURES.keys():
+        assert "no result" not in legend(Kept([_peers(**{name: {"Tutti": [1.0]}})])), name
 
 
 def test_a_target_is_shown_with_the_machine_and_the_best_of_the_others() -> None:

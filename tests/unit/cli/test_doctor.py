@@ -10,16 +10,20 @@ import resource
 import shutil
 import signal
 import socket
+import ssl
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Iterator
 from importlib.metadata import PackageNotFoundError, requires, version
+from ipaddress import ip_address
 from pathlib import Path
 
 import pytest
 
+from tests.support.certificates import certificate
+from tests.support.ports import free_base
 from tests.support.processes import expect_end
 from tutti import limits
 from tutti.batching import appender
@@ -87,20 +91,35 @@ def test_what_is_not_installed_is_not_a_failure(capsys: pytest.CaptureFixture[st
 
 def test_a_part_of_an_extra_is_named_as_not_complete(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     """An application may use packages of the extra itself, so only `--role` makes the missing one a failure."""
-    monkeypatch.setitem(machine.EXTRAS, "gateway", ("msgspec", "no-such-package"))
+    extras = {"gateway": ("msgspec", "no-such-package"), "kafka": ("no-kafka",), "spark": ("no-spark",)}
+    monkeypatch.setattr(machine, "EXTRAS", extras)
     code, found = doctor(capsys)
-    assert (found["gateway"].skipped, found["gateway"].found) == (True, "not complete: the extra gateway adds no-such-package")
+    assert (code, found["gateway"].skipped) == (0, True)
+    assert found["gateway"].found == "not complete, so not checked: no-such-package missing"
+    assert found["gateway"].do.startswith("if you need the role gateway here, run ")
+    assert found["gateway"].do.endswith("; then run tutti doctor --role gateway")
+    assert main(["doctor"]) == 0
+    assert f"       do: {found['gateway'].do}" in capsys.readouterr().out.splitlines()
     code, found = doctor(capsys, "--role", "gateway")
     assert (code, found["gateway packages"].good) == (1, False)
 
 
 @pytest.mark.usefixtures("_no_extras")
-@pytest.mark.parametrize("role", ["gateway", "kafka"])
-def test_a_role_needs_its_extra(role: str, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(("role", "more"), [("gateway", ""), ("kafka", ", no-such-package-of-gateway")])
+def test_a_role_needs_its_extra(role: str, more: str, capsys: pytest.CaptureFixture[str]) -> None:
     code, found = doctor(capsys, "--role", role)
     wrong = found[f"{role} packages"]
-    assert (code, wrong.good, wrong.found) == (1, False, f"missing: no-such-package-of-{role}")
+    assert (code, wrong.good, wrong.found) == (1, False, f"missing: no-such-package-of-{role}{more}")
     assert f"pip install '.[{role}]'" in wrong.do
+
+
+def test_the_role_kafka_needs_the_packages_of_a_gateway_too(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(machine, "EXTRAS", {"gateway": ("no-such-package",), "kafka": ("msgspec",), "spark": ("no-spark",)})
+    code, found = doctor(capsys, "--role", "kafka")
+    assert (code, found["kafka packages"].good) == (1, False)
+    assert found["kafka packages"].found.endswith("; missing: no-such-package")
 
 
 def test_the_role_spark_needs_pyspark(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -194,7 +213,7 @@ def admin() -> Iterator[http.server.HTTPServer]:
         def do_GET(self) -> None:
             self.send_response(200)
             self.end_headers()
-            self.wfile.write(json.dumps({"gateway": "jfk"} if self.path == "/v1/status" else {}).encode())
+            self.wfile.write(json.dumps({"gateway": "jfk"} if self.path == "/v1/status" else {"status": "ok"}).encode())
 
         def log_message(self, *_: object) -> None:
             """Be quiet."""
@@ -210,7 +229,7 @@ def admin() -> Iterator[http.server.HTTPServer]:
 def test_ports_of_another_program_and_of_a_gateway(admin: http.server.HTTPServer) -> None:
     port = int(admin.server_address[1])
     ours = machine.ports(port - 3)
-    assert (ours.good, ours.found) == (True, f"{port - 3} to {port} belong to gateway jfk, which is running")
+    assert (ours.good, ours.found) == (True, f"{port - 3} to {port} on 127.0.0.1 belong to gateway jfk, which is running")
     with socket.socket() as other:
         other.bind(("127.0.0.1", 0))
         other.listen()
@@ -218,6 +237,49 @@ def test_ports_of_another_program_and_of_a_gateway(admin: http.server.HTTPServer
         found = machine.ports(taken)
     assert not found.good
     assert f"in use by another program: {taken} (clients)" in found.found
+
+
+def test_ports_are_checked_on_every_address_of_the_host() -> None:
+    taken = free_base()
+    with socket.socket() as other:
+        other.bind(("127.0.0.9", taken))
+        other.listen()
+        found = machine.ports(taken)
+    assert (found.good, found.found.endswith(" on 127.0.0.9")) == (False, True)
+    assert machine.ports(taken).found == f"{taken} to {taken + 3} are free on all addresses of this host"
+
+
+def test_the_tables_of_the_kernel_name_listening_addresses_of_both_versions(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def words(address: str) -> str:
+        packed = ip_address(address).packed
+        return "".join(f"{int.from_bytes(packed[at : at + 4], sys.byteorder):08X}" for at in range(0, len(packed), 4))
+
+    lines = [
+        "sl local_address rem_address st",
+        f"0: {words('10.1.2.3')}:1CE8 00000000:0000 0A more",
+        f"1: {words('fe80::1:2')}:1CE8 00000000:0000 0A more",
+        f"2: {words('10.1.2.4')}:1CE8 00000000:0000 01 a connection",
+        f"3: {words('10.1.2.5')}:1CE9 00000000:0000 0A another port",
+    ]
+    (tmp_path / "tcp").write_text("\n".join(lines) + "\n")
+    monkeypatch.setattr(machine, "_TCP_TABLES", (str(tmp_path / "tcp"), str(tmp_path / "none")))
+    monkeypatch.setattr(machine, "_gateway_at", lambda *_: "")
+    assert machine.ports(7400).found == "in use by another program: 7400 (clients), 7401 (group) on 10.1.2.3, 10.1.2.5, fe80::1:2"
+
+
+def test_ports_of_a_gateway_with_a_certificate(admin: http.server.HTTPServer, tmp_path: Path) -> None:
+    certificate(tmp_path, "tls")
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(tmp_path / "tls.pem", tmp_path / "tls.key")
+    admin.socket = context.wrap_socket(admin.socket, server_side=True)
+    port = int(admin.server_address[1])
+    found = machine.ports(port - 3)
+    assert (found.good, found.found) == (
+        True,
+        f"{port - 3} to {port} on 127.0.0.1 belong to a gateway with a certificate, which is running",
+    )
 
 
 def a_java(directory: Path, says: str, code: int = 0) -> Path:

@@ -343,3 +343,13 @@ def test_a_missing_module_is_named_with_what_installs_it(
         f"this command needs {module}, which is not installed: run pip install {package} in a checkout of Tutti"
         in capfd.readouterr().err
     )
+
+
+@pytest.mark.parametrize("name", ["delete", "drop", "remove", "rm"])
+def test_an_attempt_to_delete_a_topic_names_retention(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("topics", name, "orders") == 2
+    said = capsys.readouterr().err
+    assert said.startswith(f"error: tutti topics {name}: a topic cannot be deleted, because all topics share one log.")
+    assert "[retention]" in said
+    assert run("topics", "destroy", "orders") == 2
+    assert "cannot be deleted" not in capsys.readouterr().err

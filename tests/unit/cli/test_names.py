@@ -8,8 +8,10 @@ import time
 
 import click
 import pytest
+from click.shell_completion import ShellComplete
 
 from tutti.errors import ConfigError, NotAllowed, Unavailable
+from tutti_gateway.cli.commands import COMPLETION_VARIABLE, tutti
 from tutti_gateway.cli.common import names
 from tutti_gateway.cli.common.options import url_option
 
@@ -60,3 +62,12 @@ def test_a_gateway_that_never_answers_costs_the_time_limit(monkeypatch: pytest.M
     assert complete(wait) == []
     assert signal.getsignal(signal.SIGALRM) is before
     assert signal.getitimer(signal.ITIMER_REAL) == (0.0, 0.0)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [("replay", "--path"), ("replay", "--archive"), ("tail", "--archive"), ("produce", "--spool"), ("log", "verify"), ("spool",)],
+)
+def test_the_shell_completes_directories(words: tuple[str, ...]) -> None:
+    complete_words = ShellComplete(tutti, {}, "tutti", COMPLETION_VARIABLE)
+    assert [(item.type, item.value) for item in complete_words.get_completions(list(words), "da")] == [("dir", "da")]

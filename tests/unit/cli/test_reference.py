@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from importlib.util import find_spec
+from pathlib import Path
 from types import ModuleType
 
 import pytest
@@ -48,3 +50,20 @@ def test_every_public_name_is_listed_and_documented() -> None:
     undocumented.Plain = type("Plain", (), {})  # type: ignore[attr-defined]  # a class without a word
     with pytest.raises(LookupError, match="no docstring"):
         api_page(undocumented)
+
+
+def test_every_command_that_prints_a_table_is_named() -> None:
+    named = pages.cli_page().partition("print a table: ")[2].partition(". If")[0]
+    modules: dict[str, list[str]] = {}
+    for name, path in COMMANDS.items():
+        modules.setdefault(path.target.partition(":")[0], []).append(name)
+    tables = [names for module, names in modules.items() if "print_table(" in _source(module)]
+    assert len(tables) > 5
+    assert [names for names in tables if not any(f"`{name}" in named for name in names)] == []
+
+
+def _source(module: str) -> str:
+    found = find_spec(module)
+    assert found is not None
+    assert found.origin is not None
+    return Path(found.origin).read_text()

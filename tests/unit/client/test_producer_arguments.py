@@ -23,6 +23,10 @@ def gateway() -> Iterator[FakeGateway]:
         yield fake
 
 
+async def _coroutine_function(error: object, receipt: object) -> None:
+    """Do nothing: a callback that the I/O thread would call without effect."""
+
+
 def test_unreachable_gateways_are_listed_with_their_failure_and_the_time_waited() -> None:
     began = time.monotonic()
     with pytest.raises(Unavailable, match=r"within 1\.5 s: 127\.0\.0\.1:1: connection refused; no\.such\.host\.invalid:7: "):
@@ -91,6 +95,7 @@ def test_wrong_options_are_reported(arguments: dict[str, Any], error: type[Excep
         ({"ordering": "total order"}, "unknown"),
         ({"progress": "p"}, "not str"),
         ({"on_delivery": 5}, "not int"),
+        ({"on_delivery": _coroutine_function}, "not a coroutine function"),
         ({"headers": [("a", "b")]}, "not str"),
         ({"timestamp": "now"}, "not str"),
     ],

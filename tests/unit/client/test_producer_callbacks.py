@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import sys
 import threading
 from typing import Any
@@ -11,7 +12,7 @@ import pytest
 from tests.unit.client.fake_gateway import FakeGateway, until
 from tutti.batching.receipt import Receipt
 from tutti.data.frames.frame import Frame
-from tutti.errors import BufferFull, TuttiError, Unknown
+from tutti.errors import Aborted, BufferFull, TuttiError, UsageError
 from tutti.producer import Producer
 
 
@@ -43,7 +44,7 @@ def test_any_end_of_the_thread_is_reported_to_waiting_callers(fault: BaseExcepti
             raise fault
 
         monkeypatch.setattr(p._delivery, "work", fail)
-        with pytest.raises(Unknown, match="ended with an internal error"):
+        with pytest.raises(Aborted, match="ended with an internal error"):
             p.send("t", b"1").result(10)
 
 
@@ -147,3 +148,42 @@ def test_records_of_another_thread_leave_with_those_of_callbacks() -> None:
         assert late.result(10) == 2
         assert sent[0].result(10) == 1
         assert gateway.log.records[-1].progress == b"p"
+
+
+class _Asynchronous:
+    """A callable object whose call returns a coroutine."""
+
+    async def __call__(self, *_: object) -> None:
+        raise AssertionError("nobody awaits this call")
+
+
+@pytest.mark.parametrize("compiled", [True, False])
+@pytest.mark.parametrize("first", [True, False], ids=["opens a batch", "joins an open batch"])
+def test_a_coroutine_function_is_refused_as_a_callback(compiled: bool, first: bool) -> None:
+    async def function(*_: object) -> None:
+        raise AssertionError("nobody awaits this call")
+
+    wrong: list[Any] = [function, functools.partial(function, 1), _Asynchronous(), _Asynchronous().__call__, "no function"]
+    called: list[Receipt] = []
+    with FakeGateway() as gateway, Producer(gateway.url, linger=30) as p:
+        receipt = p.send("t", b"0")
+        if first:
+            p.flush()
+        send = p.send if compiled else functools.partial(getattr(Producer.send, "__wrapped__", Producer.send), p)
+        for callback in wrong:
+            with pytest.raises(UsageError, match="on_delivery must be a "):
+                send("t", b"1", on_delivery=callback)
+            with pytest.raises(UsageError, match="the callback of a receipt must be a "):
+                receipt.add_done_callback(callback)
+        for plain in (lambda _, receipt: called.append(receipt), functools.partial(lambda _, receipt: called.append(receipt))):
+            send("t", b"2", on_delivery=plain)
+        assert p.flush(30) == 0
+        assert [record.value for record in gateway.log.records] == [b"0", b"2", b"2"]
+    assert [receipt.offset for receipt in called] == [1, 2]
+
+
+def test_the_wrong_kind_of_with_is_an_error_with_the_remedy() -> None:
+    with FakeGateway() as gateway, Producer(gateway.url) as p:
+        wrong: Any = p
+        with pytest.raises(UsageError, match="use `with Producer"):
+            wrong.__aenter__()

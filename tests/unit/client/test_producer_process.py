@@ -8,13 +8,13 @@ import os
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.support.processes import in_child
 from tests.unit.client.fake_gateway import FakeGateway, until
 from tutti.data import client_protocol
 from tutti.data.frames.frame import Frame
@@ -31,29 +31,6 @@ def gateway() -> Iterator[FakeGateway]:
         yield fake
 
 
-def _in_child(work: Any) -> str:
-    """What `work` returns in a forked child."""
-    read, write = os.pipe()
-    pid = os.fork()
-    if pid == 0:
-        try:
-            said = work()
-        except BaseException as error:  # noqa: BLE001 - told to the parent
-            said = f"{type(error).__name__}: {error}"
-        os.write(write, said.encode())
-        os._exit(0)
-    os.close(write)
-    deadline = time.monotonic() + 20
-    while os.waitpid(pid, os.WNOHANG) == (0, 0):
-        if time.monotonic() > deadline:
-            os.kill(pid, 9)
-            os.waitpid(pid, 0)
-            raise AssertionError("the child hangs")
-        time.sleep(0.005)
-    with os.fdopen(read) as pipe:
-        return pipe.read()
-
-
 @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
 def test_a_forked_child_asks_by_a_connection_of_its_own(gateway: FakeGateway) -> None:
     with AdminClient(gateway.url) as control:
@@ -64,7 +41,7 @@ def test_a_forked_child_asks_by_a_connection_of_its_own(gateway: FakeGateway) ->
             control.close()  # the goodbye is its own, too
             return state
 
-        assert _in_child(asks) == "primary"
+        assert in_child(asks) == "primary"
         assert len(gateway.requests(client_protocol.Hello)) == 2
         assert control.status() == {"state": "primary"}
         assert len(gateway.requests(client_protocol.Hello)) == 2, "the parent's connection stands"
@@ -92,7 +69,7 @@ def test_a_forked_child_gets_an_error_and_can_open_its_own(gateway: FakeGateway)
             p.close()
             return "\n".join([*said, str(len(p))])
 
-        lines = _in_child(refused).splitlines()
+        lines = in_child(refused).splitlines()
         assert all(f"opened in process {os.getpid()} and cannot be used in process" in line for line in lines[:5]), lines
         assert lines[5:] == ["0"]
 
@@ -103,7 +80,7 @@ def test_a_forked_child_gets_an_error_and_can_open_its_own(gateway: FakeGateway)
             with Producer(gateway.url, producer="child") as own:
                 return str(own.send("t", b"from the child").result(10))
 
-        assert _in_child(opens_its_own).isdigit()
+        assert in_child(opens_its_own).isdigit()
         assert p.flush(20) == 0
         waiting.join(20)
     assert sorted(value for value in gateway.log.values() if value) == [b"0", b"1", b"from the child"]
@@ -146,7 +123,7 @@ def test_an_interpreter_at_exit_reports_undelivered_records(gateway: FakeGateway
         "import sys, tutti; p = tutti.Producer(sys.argv[1], producer='lost'); [p.send('t', b'x') for _ in range(7)]", gateway.url
     )
     assert done.returncode == 0
-    assert "producer lost was not closed and 7 records were not delivered" in done.stderr
+    assert "producer 'lost' was not closed, and the end of the interpreter left 7 records undelivered" in done.stderr
 
 
 def test_an_interpreter_that_ends_by_an_error_in_a_with_block_does_not_hang(gateway: FakeGateway) -> None:

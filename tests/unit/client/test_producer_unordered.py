@@ -232,7 +232,7 @@ def test_a_gateway_without_a_lane_is_passed_by_and_named_when_there_is_no_other(
         two.g2.stop()
         until(lambda: away(p))
         deliver_within(p, 1)
-        with pytest.raises(Unknown, match=r"it is in no lane; last error: .*gateway g1 has no lane"):
+        with pytest.raises(Aborted, match=r"it is in no lane; last error: .*gateway g1 has no lane"):
             send(p, 2)[0].result(20)
     assert values(two.g2) == [1]
 

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.processes import in_child
 from tests.unit.client.fake_gateway import until
-from tests.unit.client.test_producer_process import _in_child
 from tests.unit.client.two_gateways import Two, send, silent, unordered, values
 from tutti.errors import UsageError
 from tutti.producer import Producer
@@ -58,7 +58,7 @@ def test_a_forked_child_gets_an_error_for_its_parents_lanes(two: Two) -> None:
                     call()
             return f"{len(p)}"
 
-        assert _in_child(refused) == "0"
+        assert in_child(refused) == "0"
         two.g1.rule = None
         assert waits.result(20) == 1
     assert values(two.g1) == [1, 2]

@@ -10,11 +10,11 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from tests.unit.client.fake_flight_server import ReadableGateway
+from tests.unit.client.fake_flight_server import ReadableGateway, always
 from tests.unit.client.fake_gateway import FakeGateway, until
 from tests.unit.client.two_gateways import Two
 from tests.unit.client.two_gateways import send as send_unordered
-from tutti import ProducerStats, Reader, TooLarge, UsageError
+from tutti import Fenced, NotAllowed, ProducerStats, Reader, TooLarge, UsageError
 from tutti.data import client_protocol
 from tutti.data.frames.frame import Frame
 from tutti.producer import Producer
@@ -85,6 +85,31 @@ def test_an_outage_counts_its_seconds() -> None:
         gateway.start()
         until(lambda: p.stats().connected)
         assert (p.stats().reconnects, p.stats().failovers) == (1, 0)
+
+
+def test_a_producer_that_was_fenced_is_not_connected() -> None:
+    def fence(heard: object) -> list[Any] | None:
+        return [client_protocol.FencedAnswer(heard.producer, heard.epoch + 1, 1)] if isinstance(heard, Frame) else None
+
+    with FakeGateway(rule=fence) as gateway:
+        p = Producer(gateway.url, producer="p")
+        with pytest.raises(Fenced):
+            p.send("t", b"1").result(30)
+        found = p.stats()
+        assert (found.connected, found.gateway) == (False, "")
+        assert found.last_error.startswith("producer 'p' is fenced: another instance began epoch 2")
+        first = until(lambda: p.stats().outage)
+        assert until(lambda: p.stats().outage > first)
+        assert ", ended, epoch 1, " in repr(p)
+        p.close()
+        assert p.stats().last_error == found.last_error
+
+
+def test_a_closed_producer_is_not_connected() -> None:
+    with FakeGateway() as gateway, Producer(gateway.url, producer="p") as p:
+        until(lambda: p.stats().connected)
+    found = p.stats()
+    assert (found.connected, found.gateway, found.last_error) == (False, "", "the producer is closed: open another")
 
 
 def test_unordered_records_count_too() -> None:
@@ -168,7 +193,50 @@ def test_a_reader_counts_fail_overs() -> None:
         until(failed_over)
         found = r.stats()
         assert (found.reconnects, found.failovers, found.gateway) == (1, 1, f"127.0.0.1:{far.gateway.port}")
-        assert f"127.0.0.1:{near.gateway.port}: " in found.last_error
+        assert found.last_error == "", "the other gateway has answered since"
+
+
+def test_a_reader_that_lost_its_rights_is_not_connected() -> None:
+    with ReadableGateway(8) as gateway, Reader(gateway.url, follow=True, start=0) as r:
+        assert r.poll(30) is not None
+        gateway.reads.fail = always("not_allowed")
+        while r.position < 8:  # the stream was open already
+            assert r.poll(30) is not None
+        with pytest.raises(NotAllowed):
+            r.poll(30)
+        found = r.stats()
+        assert (found.connected, found.gateway) == (False, "")
+        assert found.last_error == f"127.0.0.1:{gateway.gateway.port}: not_allowed all the time"
+        assert r.stats().outage > 0
+        gateway.reads.fail = lambda what: None
+        gateway.add(1)
+        assert r.poll(30) is not None
+        found = r.stats()
+        assert (found.connected, found.outage, found.last_error, found.reconnects) == (True, 0.0, "", 1)
+    found = r.stats()
+    assert (found.connected, found.gateway, found.last_error) == (False, "", "the reader is closed")
+
+
+def test_a_reader_without_a_majority_stays_at_the_gateway_that_answers() -> None:
+    with ReadableGateway(8) as alone, ReadableGateway(8) as silent:
+        addresses = f"{alone.url},127.0.0.1:{silent.gateway.port}"
+        with Reader(addresses, follow=True, start=0) as r:
+            while r.position < 8:
+                r.poll(30)
+            alone.reads.state = "minority"
+            silent.gateway.stop()
+            silent.reads.stop()
+            until(lambda: r.poll(0.2) is None and "no gateway can confirm its frontier" in r.stats().last_error)
+            seen = set()
+            for _ in range(8):
+                r.poll(0.05)
+                found = r.stats()
+                seen.add((found.connected, found.gateway))
+            assert seen == {(True, f"127.0.0.1:{alone.gateway.port}")}
+            alone.reads.state = "primary"
+            alone.add(1)
+            assert r.poll(30) is not None
+            assert r.stats().last_error == ""
 
 
 def test_what_a_producer_is_called() -> None:

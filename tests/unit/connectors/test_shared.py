@@ -19,8 +19,7 @@ from prometheus_client.registry import Collector
 
 from tutti import limits as common
 from tutti.errors import ConfigError
-from tutti.runtime.metrics_server import MetricsPage as Served
-from tutti.runtime.metrics_server import _Protocol
+from tutti.runtime.metrics_server import MetricsEndpoint, _Protocol
 from tutti.runtime.worker_command import run
 from tutti_connect import limits
 from tutti_connect.config import check_connector_name, check_gateways, check_topic
@@ -148,7 +147,7 @@ def test_mistakes_name_the_file(check: Callable[[], None], told: str) -> None:
     assert told in str(raised.value)
 
 
-class Page(Collector):
+class Lag(Collector):
     def collect(self) -> Iterator[Metric]:
         family = GaugeMetricFamily("tutti_try_lag", "Behind.", labels=["connector"])
         family.add_metric(["a"], 7)
@@ -160,15 +159,15 @@ class Waiting:
 
     def __init__(self, capsys: pytest.CaptureFixture[str]) -> None:
         self._capsys = capsys
-        self.page = ""
+        self.metrics = ""
 
     def run(self, stop: threading.Event, ready: Callable[[], None]) -> None:
         assert self._capsys.readouterr().out == "", "nothing is said before it is ready"
         ready()
         line = json.loads(self._capsys.readouterr().out)
         assert (line["ready"], line["name"]) == (True, "a")
-        with urllib.request.urlopen(line["metrics"], timeout=10) as page:  # noqa: S310 - its own page
-            self.page = page.read().decode()
+        with urllib.request.urlopen(line["metrics"], timeout=10) as answer:  # noqa: S310 - its own endpoint
+            self.metrics = answer.read().decode()
         os.kill(os.getpid(), signal.SIGTERM)
         assert stop.wait(10)
 
@@ -185,8 +184,8 @@ def signals() -> Iterator[None]:
 @pytest.mark.usefixtures("signals")
 def test_a_connector_runs_until_a_stop_request(capsys: pytest.CaptureFixture[str]) -> None:
     connector = Waiting(capsys)
-    assert run(connector, {"name": "a"}, "127.0.0.1:0", Page()) == 0
-    assert 'tutti_try_lag{connector="a"} 7.0' in connector.page
+    assert run(connector, {"name": "a"}, "127.0.0.1:0", Lag()) == 0
+    assert 'tutti_try_lag{connector="a"} 7.0' in connector.metrics
 
 
 @pytest.mark.usefixtures("signals")
@@ -201,14 +200,14 @@ def test_a_connector_runs_until_a_stop_request(capsys: pytest.CaptureFixture[str
 )
 def test_an_impossible_metrics_address_is_reported(capsys: pytest.CaptureFixture[str], listen: str, told: str) -> None:
     with pytest.raises(ConfigError, match=f"^orders.toml: .*{told}"):
-        run(Waiting(capsys), {}, listen, Page(), file="orders.toml")
+        run(Waiting(capsys), {}, listen, Lag(), file="orders.toml")
 
 
-def test_a_page_for_other_hosts_follows_its_configuration() -> None:
+def test_an_endpoint_for_other_hosts_follows_its_configuration() -> None:
     with pytest.raises(ConfigError, match="cannot listen on"):
-        Served("192.0.2.1:1", Page(), insecure=True)
-    with Served("0.0.0.0:0", Page(), insecure=True) as url, urllib.request.urlopen(url, timeout=10) as page:  # noqa: S310 - its own
-        assert b"tutti_try_lag" in page.read()
+        MetricsEndpoint("192.0.2.1:1", Lag(), insecure=True)
+    with MetricsEndpoint("0.0.0.0:0", Lag(), insecure=True) as url, urllib.request.urlopen(url, timeout=10) as answer:  # noqa: S310 - its own
+        assert b"tutti_try_lag" in answer.read()
 
 
 def test_quarantined_records_are_durable_before_their_source_may_advance(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -232,12 +231,12 @@ def test_quarantined_records_are_durable_before_their_source_may_advance(tmp_pat
 
 
 def test_strangers_that_say_nothing_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Proves that idle connections to the page use one thread, and that each is closed: beyond the limit at once, otherwise after
-    its time.
+    """Proves that idle connections to the endpoint use one thread, and that each is closed: beyond the limit at once,
+    otherwise after its time.
     """
     monkeypatch.setattr(common, "METRICS_CONNECTIONS_MAX", 3)
     monkeypatch.setattr(common, "METRICS_US_MAX", 1_000_000)
-    with Served("127.0.0.1:0", Page(), insecure=False) as url, contextlib.ExitStack() as stack:
+    with MetricsEndpoint("127.0.0.1:0", Lag(), insecure=False) as url, contextlib.ExitStack() as stack:
         address = ("127.0.0.1", int(url.rpartition(":")[2].partition("/")[0]))
         threads = threading.active_count()
         idle = [stack.enter_context(socket.create_connection(address, timeout=30)) for _ in range(12)]
@@ -245,26 +244,26 @@ def test_strangers_that_say_nothing_are_bounded(monkeypatch: pytest.MonkeyPatch)
             with contextlib.suppress(ConnectionError):  # it is cut: those beyond the bound at once
                 assert one.recv(1) == b""
         assert threading.active_count() == threads
-        with urllib.request.urlopen(url, timeout=10) as page:  # noqa: S310 - its own page
-            assert b"tutti_try_lag" in page.read()
+        with urllib.request.urlopen(url, timeout=10) as answer:  # noqa: S310 - its own endpoint
+            assert b"tutti_try_lag" in answer.read()
 
 
 def test_a_scrape_gets_in_while_strangers_hold_all_connections(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(common, "METRICS_CONNECTIONS_MAX", 2)
     monkeypatch.setattr(common, "METRICS_US_MAX", 60_000_000)
     monkeypatch.setattr(_Protocol, "rejected", Counter[str]())
-    with Served("127.0.0.1:0", Page(), insecure=False) as url, contextlib.ExitStack() as stack:
+    with MetricsEndpoint("127.0.0.1:0", Lag(), insecure=False) as url, contextlib.ExitStack() as stack:
         address = ("127.0.0.1", int(url.rpartition(":")[2].partition("/")[0]))
         for _ in range(5):
             stack.enter_context(socket.create_connection(address, timeout=30))
-        with urllib.request.urlopen(url, timeout=30) as page:  # noqa: S310 - its own page
-            told = page.read().decode()
+        with urllib.request.urlopen(url, timeout=30) as answer:  # noqa: S310 - its own endpoint
+            told = answer.read().decode()
     assert "tutti_try_lag" in told
     assert 'tutti_page_turned_away_total{why="crowded"} 4.0' in told
 
 
 def test_a_scrape_that_closes_its_side_gets_its_answer() -> None:
-    with Served("127.0.0.1:0", Page(), insecure=False) as url:
+    with MetricsEndpoint("127.0.0.1:0", Lag(), insecure=False) as url:
         address = ("127.0.0.1", int(url.rpartition(":")[2].partition("/")[0]))
         with socket.create_connection(address, timeout=30) as link:
             link.sendall(b"GET /metrics HTTP/1.1\r\nhost: x\r\n\r\n")
@@ -285,13 +284,13 @@ def test_a_scrape_that_closes_its_side_gets_its_answer() -> None:
 )
 def test_a_scrape_that_is_no_http_is_refused(request_: bytes, status: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_Protocol, "rejected", Counter[str]())
-    with Served("127.0.0.1:0", Page(), insecure=False) as url:
+    with MetricsEndpoint("127.0.0.1:0", Lag(), insecure=False) as url:
         address = ("127.0.0.1", int(url.rpartition(":")[2].partition("/")[0]))
         with socket.create_connection(address, timeout=30) as link:
             link.sendall(request_)
             assert link.recv(100).split()[1] == status
-        with urllib.request.urlopen(url, timeout=30) as page:  # noqa: S310 - its own page
-            assert f'tutti_page_turned_away_total{{why="{status.decode()}"}} 1.0' in page.read().decode()
+        with urllib.request.urlopen(url, timeout=30) as answer:  # noqa: S310 - its own endpoint
+            assert f'tutti_page_turned_away_total{{why="{status.decode()}"}} 1.0' in answer.read().decode()
 
 
 def test_every_mistake_of_a_file_is_reported_missing_keys_after_misspelt_ones(tmp_path: Path) -> None:

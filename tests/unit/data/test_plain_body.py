@@ -11,7 +11,7 @@ import pytest
 from tutti import limits
 from tutti.data.frames.arrow_ipc import body_sizes
 from tutti.data.frames.frame import Frame, Kind
-from tutti.data.frames.plain_body import check_plain, encode_plain, encode_plain_batch, raw_length_of
+from tutti.data.frames.plain_body import check_plain, encode_plain, encode_plain_batch, encode_plain_record, raw_length_of
 from tutti.data.frames.schema import (
     BATCH_SCHEMA,
     HEADERS,
@@ -80,6 +80,14 @@ def test_a_written_body_is_arrows_own(keys: Values | None, values: Values) -> No
     assert raw_length == body_sizes(body, 4).raw_bytes
     assert check_plain(plain_frame(body, raw_length, len(values)))
     assert body == bytes(encode_batch(batch))
+
+
+@pytest.mark.parametrize("size", [0, 1, 7, 8, 9, 100, 1000, 70_000])
+def test_a_lone_record_is_written_as_the_batch_of_it(size: int) -> None:
+    value = bytes(range(256)) * (size // 256 + 1)
+    for time_us in (START_US, 0, -1, 2**53):
+        packed = np.array([time_us], np.int64).tobytes()
+        assert encode_plain_record(value[:size], time_us) == encode_plain(None, [value[:size]], packed)
 
 
 def test_a_slice_is_written_without_its_surroundings() -> None:

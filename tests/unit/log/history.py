@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, cast
 
@@ -33,14 +33,18 @@ from tutti.data.frames.schema import BATCH_SCHEMA, compression_flags, encode_bat
 from tutti.data.hard_state import HardState
 from tutti.data.log_state import LogState
 from tutti.log.files.data_directory import DataDirectory, open_directory
+from tutti.log.files.layout import list_positions
 from tutti.log.files.options import LogOptions
 from tutti.log.files.storage import Storage
 from tutti_gateway.core.protocol.events import Recovered
+from tutti_gateway.log.upkeep.scrubber import LogScrubber
 from tutti_gateway.log.writer import LogWriter
 
 Compression = Literal["lz4", "zstd"] | None
 COMPRESSIONS: tuple[Compression, ...] = (None, "lz4", "zstd")
 SMALL = LogOptions(segment_bytes=64 << 10, prepared_segments=0, reserved_bytes=0, disk_low_bytes=0)
+THREE_SEGMENTS = replace(SMALL, retention_bytes=3 * SMALL.segment_bytes)
+NOW_US = 1_900_000_000_000_000  # later than all records of a history
 LOG = bytes(range(16))
 VIEW = (1 << 16) | 1
 GATEWAY, GROUP = "g1", "test"
@@ -426,3 +430,68 @@ def seen(batches: Iterable[pa.RecordBatch]) -> list[dict[str, object]]:
             batch = batch.set_column(at, "timestamp", batch.column(at).cast(pa.int64()))
         found += batch.to_pylist()
     return found
+
+
+def firsts(path: Path) -> list[int]:
+    """Return the first positions of the segments, including segments that retention is about to remove."""
+    return list_positions(path, "seg", include_trimmed=True)  # type: ignore[arg-type]  # only the path is used
+
+
+def fit(path: Path, history: History) -> list[int]:
+    """The segments with which the log may begin: no ABORT reaches over their starts."""
+    return [first for first in firsts(path) if history.settled(first - 1) == first - 1]
+
+
+def trimmed(path: Path, history: History, keep: int = 2) -> tuple[int, int]:
+    """Write the history, then a TRIM that leaves some segments; position and offset with which the log begins."""
+    write_log(path, history)
+    position = fit(path, history)[-keep]
+    offset = history.offset_after(position - 1)
+    end = len(history.frames)
+    history.trim(position, offset)
+    for number in range(3):
+        history.batch("late", "late", [b"late %d" % number])
+    writer, _, close = opened(path)
+    writer.append(history.frames[end:])
+    writer.sync()
+    decide(writer, history, end + 1, len(history.frames))
+    settle(writer)
+    close()
+    return position, offset
+
+
+def no_snapshots(path: Path) -> None:
+    """As after a reboot, without index files and snapshots."""
+    no_indexes(path)
+    for file in (path / "log").glob("*.snap"):
+        file.unlink()
+
+
+def one_producer() -> History:
+    """A log that knows one producer and one gateway."""
+    history = History()
+    history.batch("stays", "t", [b"x"])
+    return history
+
+
+def forget_names(history: History) -> History:
+    """The log gives another producer and another gateway a number, and forgets them."""
+    history.roster(2)
+    history.batch("~gone", "t", [b"x"])
+    history.forget("~gone")
+    history.roster(1)
+    return history
+
+
+def long_after(history: History) -> History:
+    """Add batches that fill several segments."""
+    for _ in range(160):
+        history.batch("stays", "t", [b"x" * 1500])
+    return history
+
+
+def scrub_round(scrubber: LogScrubber) -> None:
+    """Look until all was looked at, or something is lost."""
+    rounds = scrubber.rounds
+    while scrubber.lost is None and scrubber.rounds == rounds and not scrubber.scrub():
+        continue

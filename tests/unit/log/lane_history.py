@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 from tests.unit.node.fakes import batch_frame
@@ -9,12 +10,14 @@ from tutti.data.frames.bodies import LaneViewBody, encode_body
 from tutti.data.frames.frame import Frame, Kind
 from tutti.data.lane_name import LaneName
 from tutti.log.files.data_directory import DataDirectory, Identity
-from tutti.log.files.layout import FORMAT_VERSION
+from tutti.log.files.layout import FORMAT_VERSION, FRAMES_AT, segment_path
+from tutti.log.files.options import LogOptions
 from tutti.log.files.storage import Storage
-from tutti_gateway.core.protocol.actions import DeliverUnordered, PersistLane
+from tutti_gateway.core.protocol.actions import DeliverUnordered, LaneHeld, PersistLane
 from tutti_gateway.core.protocol.events import LaneLog
 from tutti_gateway.log.lanes.lane_logs import LaneLogs
 
+SHORT = LogOptions(retention_bytes=96 << 10)
 OWN = LaneName(1, bytes(range(16)))
 OTHER = LaneName(2, bytes(range(16, 32)))
 
@@ -101,3 +104,55 @@ def sample(lane: LaneName = OTHER, batches: int = 10) -> LaneHistory:
     for number in range(batches):
         history.batch(b"a%d" % number, b"b%d" % number, producer=1 + number % 2)
     return history
+
+
+def file_position(history: LaneHistory, position: int) -> int:
+    """File position of a frame in the first segment."""
+    return FRAMES_AT + sum(frame.size for frame in history.frames[: position - 1])
+
+
+def rot(path: Path, history: LaneHistory, position: int, at: int = 100) -> None:
+    """Change bytes of a frame from its byte `at` on: of the body, or of the header below 96."""
+    with open(segment_path(str(path), 1), "r+b") as file:
+        file.seek(file_position(history, position) + at)
+        file.write(b"\xff\xff\xff")
+
+
+def long(lane: LaneName) -> LaneHistory:
+    """A lane of some segments."""
+    history = LaneHistory(lane)
+    history.view()
+    for number in range(200):
+        history.batch(b"%d" % number * 400, producer=1 + number % 2)
+    return history
+
+
+def begun(path: Path, options: LogOptions = SHORT, storage: Storage | None = None) -> LaneLogs:
+    """Return the started lanes of a directory."""
+    logs = LaneLogs(Owner(str(path)), options, storage)
+    logs.start()
+    return logs
+
+
+def kept(
+    path: Path, history: LaneHistory, options: LogOptions = SHORT, held: int | None = None, storage: Storage | None = None
+) -> LaneLogs:
+    """Write and decide a lane that every gateway has up to `held`, and apply retention."""
+    logs = begun(path, options, storage)
+    last, own = len(history.frames), history.lane == OWN
+    for first in range(1, last + 1, 20):
+        until = min(last, first + 19)
+        logs.persist(history.write(first, until, attempt=1 if own and first == 1 else None))
+        logs.sync()
+        logs.frontier(history.lane, until, history.offset(until))
+        logs.decided(history.deliver(first, until))
+    logs.set_replicated(LaneHeld(*history.lane, last if held is None else held))
+    idle(logs)
+    return logs
+
+
+def idle(logs: LaneLogs) -> None:
+    """Do the idle work of the lanes until none is left."""
+    by = time.monotonic() + 60
+    while logs.idle():
+        assert time.monotonic() < by, "it is never at rest"

@@ -1,7 +1,8 @@
-"""A disk that counts what is asked of it, and fails when told to."""
+"""Disks of tests: one counts its operations and fails on request, one stops as after a kill, and one becomes full."""
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Callable, Sequence
 
@@ -71,3 +72,28 @@ class Mortal(Storage):
 
     def sync_directory(self, path: str) -> None:
         """Nothing here loses power."""
+
+
+class Filling(Storage):
+    """A disk that has room for so many operations, and then for none until somebody frees some."""
+
+    def __init__(self) -> None:
+        self.room: int | None = None
+
+    def _take(self) -> None:
+        if self.room == 0:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        if self.room is not None:
+            self.room -= 1
+
+    def write(self, fd: int, parts: Sequence[Buffer], at: int) -> None:
+        self._take()
+        super().write(fd, parts, at)
+
+    def allocate(self, fd: int, size: int) -> None:
+        self._take()
+        super().allocate(fd, size)
+
+    def rename(self, old: str, new: str) -> None:
+        self._take()
+        super().rename(old, new)

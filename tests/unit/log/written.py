@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tests.unit.log.history import History, decide, opened, settle
-from tests.unit.log.upkeep.test_trimming import firsts, fit
+from tests.unit.log.history import History, decide, firsts, fit, opened, settle
 from tutti.data.hard_state import HardState
 
 

@@ -21,6 +21,7 @@ _COMPARED: dict[str, Callable[[float, float], bool]] = {
     ">": lambda one, other: one > other,
 }
 _COMPUTED: dict[str, Callable[[float, float], float]] = {
+    "-": lambda one, other: one - other,
     "*": lambda one, other: one * other,
     "/": lambda one, other: one / other if other else float("nan"),
 }
@@ -98,8 +99,10 @@ def _aggregated(node: Any, series: Series, now_s: float) -> Vector:
     return {has: _GATHERED[str(node.op)](values) for has, values in groups.items()}
 
 
-def _called(node: Any, series: Series, now_s: float) -> Vector:
+def _called(node: Any, series: Series, now_s: float) -> Vector | float:
     name = node.func.name
+    if name == "time":
+        return now_s
     if name == "histogram_quantile":
         return _quantiles(node.args[0].val, _value(node.args[1], series, now_s))
     over = node.args[0]

@@ -132,6 +132,7 @@ def well() -> Group:
             "retention_held_bytes",
         ):
             put(f"tutti_{name}", constant(0))
+        put("tutti_certificate_expiry_timestamp_seconds", growing(1, 60 * 86_400))
         put("tutti_disk_free_bytes", growing(-1e5, 1e12))
         put("tutti_undecided_frames", constant(20))
         for name in ("disk_damage_found", "view_changes", "reads_starts"):
@@ -223,6 +224,7 @@ CASES: dict[str, tuple[Group, set[str]]] = {
     "TuttiMuchRepair": (changed("tutti_repaired_frames_total", growing(100)), set()),
     "TuttiRefusals": (changed("tutti_refused_total", growing(5), ONE), set()),
     "TuttiTokensTrouble": (changed("tutti_tokens_trouble", constant(1), ONE), set()),
+    "TuttiCertificateExpires": (changed("tutti_certificate_expiry_timestamp_seconds", growing(1, 86_400), ONE), set()),
     "TuttiReadsBusy": (changed("tutti_reads_busy_total", growing(1), ONE), set()),
     "TuttiReadsRestart": (changed("tutti_reads_starts_total", growing(1 / 200), ONE), set()),
     "TuttiQueryLags": (changed("tutti_query_lag_seconds", constant(900)), set()),

@@ -53,6 +53,18 @@ def test_the_members_of_a_view_are_logged_with_their_names() -> None:
     assert (line["members"], line["names"]) == ([3, 0, 2, 9], ["lga", "jfk", "ewr", "9"])
 
 
+def test_a_member_that_left_the_view_is_logged_by_name_although_no_view_was_between() -> None:
+    bench = Bench()
+    peers = Peers(((2, "ewr", "127.0.0.1:7401"), (3, "lga", "127.0.0.1:7411")))
+    views = [ViewInstalled(65538, (3, 0, 2), 3, True), ViewInstalled(0, (), 0, False), ViewInstalled(131075, (3, 0), 3, True)]
+    bench.answers = {Persisted: [peers, *views]}
+    with capture_logs() as told:
+        bench.happen(Persisted(1))
+    lines = [line for line in told if "view" in line["event"]]
+    assert [line.get("left") for line in lines] == [None, None, ["ewr"]]
+    assert lines[1]["event"] == "no view: this gateway takes part in no decision until the next view"
+
+
 def test_dropped_messages_of_a_member_are_one_warning_with_sender_kind_reason_and_count() -> None:
     bench = Bench()
     bench.answers = {Persisted: [Dropped("Order", 3, "of a view that is over", 12)]}

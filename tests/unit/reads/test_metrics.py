@@ -199,8 +199,17 @@ def test_queries_of_spark_have_their_lag() -> None:
 
 def test_refused_tokens_are_counted_at_both_doors() -> None:
     assert ("tutti_tokens_trouble", ()) not in scrape(STATUS)
-    found = scrape({**STATUS, "security": {"tokens": 2, "trouble": "it is gone", "refused": {"who": 2}}})
+    found = scrape({**STATUS, "security": {"tokens": 2, "problems": {"tokens": "it is gone"}, "refused": {"who": 2}}})
     assert (found["tutti_tokens_refused_total", (("code", "who"),)], found["tutti_tokens_trouble", ()]) == (2, 1)
+
+
+def test_the_end_of_the_certificate_is_there_with_and_without_tokens() -> None:
+    own = {"problems": {"certificate": "it expired"}, "certificate": {"expires_us": 1_800_000_000_000_000}}
+    found = scrape({**STATUS, "security": own})
+    assert found["tutti_certificate_expiry_timestamp_seconds", ()] == 1_800_000_000
+    assert ("tutti_tokens_trouble", ()) not in found
+    found = scrape({**STATUS, "security": {"tokens": 2, "refused": {}, **own}})
+    assert (found["tutti_certificate_expiry_timestamp_seconds", ()], found["tutti_tokens_trouble", ()]) == (1_800_000_000, 0)
 
 
 def test_the_throttled_time_of_tokens_is_in_seconds() -> None:

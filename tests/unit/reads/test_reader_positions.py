@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.unit.log.corruption import flip_frame
 from tests.unit.log.history import sample, write_log
-from tests.unit.log.read.test_crc_checks import flip
 from tutti.data.frames.frame import HEADER_SIZE
 from tutti.errors import Damaged
 from tutti.log.read.reader import LogReader
@@ -31,12 +31,12 @@ def test_a_corrupt_offset_commit_is_reported_or_replaced_by_a_later_snapshot(tmp
             history.batch("p", "topic1", [b"f" * 3000])
         history.tick()
         write_log(path, history)
-        flip(path, damaged, HEADER_SIZE + 3)
+        flip_frame(path, damaged, HEADER_SIZE + 3)
         if more:
             assert positions.committed("a reader").offset == 40
         else:
             with pytest.raises(Damaged):
                 positions.committed("a reader")
             assert noticed[-1] == damaged
-            flip(path, damaged, HEADER_SIZE + 3)
+            flip_frame(path, damaged, HEADER_SIZE + 3)
             assert positions.committed("a reader").offset == 40

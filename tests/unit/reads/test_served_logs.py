@@ -13,11 +13,9 @@ from threading import Event, Thread
 
 import pytest
 
+from tests.unit.log.history import forget_names, long_after, one_producer, trimmed, write_log
 from tests.unit.log.history import sample as log_sample
-from tests.unit.log.history import write_log
 from tests.unit.log.lane_history import OTHER, LaneHistory, sample, written
-from tests.unit.log.lanes import test_forgotten_names_in_lanes as forgotten
-from tests.unit.log.upkeep.test_trimming import trimmed
 from tutti.data.frames.frame import Kind
 from tutti.data.lane_name import LaneName
 from tutti.errors import Behind
@@ -107,11 +105,11 @@ def test_a_name_that_the_log_does_not_say_yet_is_waited_for(tmp_path: Path, shel
 
 
 def test_a_gateway_whose_name_the_log_deleted_is_listed_by_its_number(tmp_path: Path) -> None:
-    history = forgotten.begun()
+    history = one_producer()
     write_log(tmp_path, history)
     reader = LogReader(tmp_path)
     assert reader.name_of(Kind.ROSTER, 1) == "g1"
-    trimmed(tmp_path, forgotten.go_on(forgotten.forget(history)))
+    trimmed(tmp_path, long_after(forget_names(history)))
     for lane in (OTHER, LaneName(7, b"7" * 16)):
         written(tmp_path, sample(lane, 2), 3)
     watch = FrontierWatch(reader.frontier, None, lambda: None)

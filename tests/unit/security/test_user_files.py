@@ -11,7 +11,8 @@ import pytest
 
 from tutti.errors import ConfigError
 from tutti.security import user_files
-from tutti.security.user_files import FILE_BYTES_MAX, check_certificate, read_limited
+from tutti.security.certificates import check_certificate
+from tutti.security.user_files import FILE_BYTES_MAX, read_limited
 
 
 def _fifo(path: Path) -> Path:

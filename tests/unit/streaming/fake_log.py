@@ -26,6 +26,7 @@ class FakeLog:
         self.ticks: list[tuple[int, int, int]] = []  # number, time, offset
         self.failure: Exception | None = None
         self.names: list[str] = []
+        self.scan_failure: Exception | None = None
         self.asked: list[tuple[object, ...]] = []
         self.record_bytes = 1
         self.addresses: tuple[Address, ...] = ()
@@ -82,6 +83,8 @@ class FakeLog:
 
     def scan(self, request: ScanRequest) -> Iterator[ScanBatch]:
         self.asked.append(("scan", request))
+        if self.scan_failure is not None:
+            raise self.scan_failure
         offsets = pa.array(range(request.start, request.end), pa.int64())
         schema = pa.schema([pa.field("offset", pa.int64(), nullable=False)])
         yield ScanBatch(pa.record_batch([offsets], schema=schema), request.end)

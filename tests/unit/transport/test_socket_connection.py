@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import select
 import socket
@@ -10,6 +11,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
+from tests.support.ports import free_port
 from tutti import limits as common_limits
 from tutti.data.member_address import Address
 from tutti.zmtp.frame_reader import SCRATCH_BYTES
@@ -154,3 +156,58 @@ def test_the_queue_is_bounded_and_losses_are_counted(wire: Wire, server: socket.
     assert wire.link.lost > lost + 1
     wire.line.send([message])
     assert wire.line.deadline_us, "it is tried again"
+
+
+def test_a_link_knows_why_its_last_connection_failed(wire: Wire, server: socket.socket) -> None:
+    assert (wire.link.failure, wire.link.facts()["accepts"]) == ("", False)
+    wire.line.connect(Address("127.0.0.1", free_port()))
+    wire.look(lambda: wire.link.connect_error is not None)
+    assert wire.link.failure == "lga:1 refuses connections to its group port: no gateway runs there; start it"
+    there = wire.stand(server)
+    assert (wire.link.failure, wire.link.facts()["accepts"]) == ("", True)
+    there.close()
+    assert [news.kind for news in wire.look(lambda: not wire.by_descriptor)] == [LinkEventKind.DOWN]
+    assert (wire.link.failure, wire.link.facts()["accepts"]) == ("", False), "a closed connection does not show a silent process"
+
+
+def test_a_peer_counts_as_silent_only_after_an_interval_of_heartbeats_without_an_answer(wire: Wire, server: socket.socket) -> None:
+    wire.line.connect(Address(*server.getsockname()[:2]))
+    there, _ = server.accept()
+    first_us = wire.line.deadline_us
+    wire.look(lambda: wire.line.deadline_us != first_us)
+    accepts = []
+    for _ in range(3):
+        assert list(wire.line.heartbeat(was_running=True)) == []
+        accepts.append(wire.link.facts()["accepts"])
+    assert accepts == [False, True, True]
+    wire.now_us = wire.line.deadline_us
+    list(wire.line.tick())  # the handshake is given up, and the peer stays silent
+    wire.now_us = wire.line.deadline_us
+    list(wire.line.tick())
+    first_us = wire.line.deadline_us
+    wire.look(lambda: wire.line.deadline_us != first_us)
+    assert wire.link.facts()["accepts"], "the next connection does not hide that the peer is silent"
+    there.close()
+
+
+@pytest.mark.parametrize(
+    ("code", "words"),
+    [
+        (errno.ETIMEDOUT, "lga:1 does not answer"),
+        (errno.EHOSTUNREACH, "the host of lga:1 is down"),
+        (errno.ENETUNREACH, "there is no route to the network of lga:1"),
+        (errno.EADDRNOTAVAIL, "a connection to lga:1 failed: cannot assign requested address"),
+    ],
+)
+def test_each_failure_of_a_connection_has_its_words(code: int, words: str) -> None:
+    link = PeerLink(2, "lga", "lga:1", "")
+    link.connect_error = code
+    assert link.failure.startswith(words)
+    assert link.failure.endswith("check the network, the firewall and the address")
+
+
+def test_an_attempt_to_connect_that_takes_too_long_counts_as_no_answer(wire: Wire, server: socket.socket) -> None:
+    wire.line.connect(Address(*server.getsockname()[:2]))
+    wire.now_us = wire.line.deadline_us
+    assert list(wire.line.tick()) == []
+    assert wire.link.connect_error == errno.ETIMEDOUT

@@ -7,6 +7,7 @@ from __future__ import annotations
 import socket
 import time
 from collections.abc import Iterator
+from typing import Any, ClassVar
 
 import pytest
 
@@ -28,10 +29,12 @@ def ends() -> Iterator[Ends]:
 
 
 @pytest.mark.parametrize("parts", [1, 255, 256, 257, 300, 512, 600, 1025])
-def test_messages_of_any_number_of_buffers_leave_whole(ends: Ends, parts: int) -> None:
+@pytest.mark.parametrize("later", [[], [b"behind"]])
+def test_messages_of_any_number_of_buffers_leave_whole(ends: Ends, parts: int, later: list[bytes]) -> None:
     here, there = ends
     outgoing = SendQueue(here)
-    messages = [encode_message([bytes([number % 251]) * (9000 + number) for number in range(parts)]), encode_message([b"behind"])]
+    first = encode_message([bytes([number % 251]) * (9000 + number) for number in range(parts)])
+    messages = [first, *(encode_message([part]) for part in later)]
     for message in messages:
         outgoing.append(message)
     wanted = b"".join(bytes(buffer) for message in messages for buffer in message.buffers)
@@ -44,6 +47,25 @@ def test_messages_of_any_number_of_buffers_leave_whole(ends: Ends, parts: int) -
         got += there.recv(1 << 20)
     assert got == wanted
     assert (len(outgoing), outgoing.bytes) == (0, 0)
+
+
+def test_small_messages_leave_together_and_a_large_part_is_not_copied() -> None:
+    class Socket:
+        """Takes all that is sent."""
+
+        calls: ClassVar[list[int]] = []
+
+        def sendmsg(self, buffers: list[bytes]) -> int:
+            self.calls.append(len(buffers))
+            return sum(map(len, buffers))
+
+    outgoing: Any = SendQueue(Socket())  # type: ignore[arg-type]  # the part of a socket that the queue uses
+    for number in range(3):
+        outgoing.append(encode_message([b"%d" % number]))
+    outgoing.send()
+    assert (Socket.calls, len(outgoing)) == ([3], 0)
+    large = bytes(1 << 20)
+    assert encode_message([large]).buffers[1] is large
 
 
 def test_a_slow_reader_is_not_waited_for_beyond_the_limit(ends: Ends) -> None:

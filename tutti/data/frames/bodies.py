@@ -162,22 +162,7 @@ Body = TypeVar(
 )
 
 _ENCODER = msgspec.msgpack.Encoder(order="deterministic")
-_DECODERS: dict[type, msgspec.msgpack.Decoder[object]] = {
-    kind: msgspec.msgpack.Decoder(kind)
-    for kind in (
-        ViewBody,
-        LaneViewBody,
-        RosterBody,
-        EpochBody,
-        TopicBody,
-        ForgetBody,
-        AbortBody,
-        TickBody,
-        TrimBody,
-        OffsetsBody,
-        TxnBody,
-    )
-}
+_DECODERS: dict[type, msgspec.msgpack.Decoder[object]] = {kind: msgspec.msgpack.Decoder(kind) for kind in Body.__constraints__}
 
 
 def encode_body(body: msgspec.Struct) -> bytes:

@@ -231,28 +231,7 @@ class Frame:
             raise FormatError(f"the frame already has position {self.position}; it cannot be stamped again with {position}")
         self.view = view
         self.position = position
-        prefix = _PREFIX.pack(
-            MAGIC,
-            VERSION,
-            self.kind,
-            self.flags,
-            view,
-            position,
-            self.producer,
-            self.first_sequence,
-            self.min_timestamp,
-            self.max_timestamp,
-            self.epoch,
-            self.count,
-            self.topic,
-            self.origin,
-            len(self.progress),
-            self.body_length,
-            self.raw_length,
-            self.body_crc,
-            0,
-            0,
-        )
+        prefix = self._prefix(view, position)
         self.header_crc = crc = google_crc32c.extend(previous_crc, prefix)
         self.header = prefix + _CRC.pack(crc)
 
@@ -291,17 +270,17 @@ class Frame:
 
     def to_bytes(self) -> bytes:
         """Return the bytes of the frame. Before `stamp`, view, position and header CRC in these bytes are zero."""
-        header = self.header or self._unstamped_header()
-        return b"".join([header, *self.extents()[1:]])
+        return b"".join([self.packed_header(), *self.extents()[1:]])
 
-    def _unstamped_header(self) -> bytes:
-        return _HEADER.pack(
+    def _prefix(self, view: int, position: int) -> bytes:
+        """Return the header without its CRC."""
+        return _PREFIX.pack(
             MAGIC,
             VERSION,
             self.kind,
             self.flags,
-            0,
-            0,
+            view,
+            position,
             self.producer,
             self.first_sequence,
             self.min_timestamp,
@@ -316,12 +295,11 @@ class Frame:
             self.body_crc,
             0,
             0,
-            0,
         )
 
     def packed_header(self) -> bytes:
         """Return the 96 bytes of the header. Before `stamp`, view, position and header CRC in these bytes are zero."""
-        return self.header or self._unstamped_header()
+        return self.header or self._prefix(0, 0) + _CRC.pack(0)
 
     def __repr__(self) -> str:
         """Return a description of the frame in one line, for log messages and test transcripts."""
@@ -351,10 +329,51 @@ def sizes_of(frames: Iterable[Frame]) -> list[int]:
     ]
 
 
+def unstamped_header(
+    kind: int,
+    flags: int,
+    producer: int,
+    first_sequence: int,
+    min_timestamp: int,
+    max_timestamp: int,
+    epoch: int,
+    count: int,
+    topic: int,
+    progress_length: int,
+    body_length: int,
+    raw_length: int,
+    body_crc: int,
+) -> bytes:
+    """Return the 96 bytes of a header whose view, position, origin and header CRC are zero, as clients submit it."""
+    return _HEADER.pack(
+        MAGIC,
+        VERSION,
+        kind,
+        flags,
+        0,
+        0,
+        producer,
+        first_sequence,
+        min_timestamp,
+        max_timestamp,
+        epoch,
+        count,
+        topic,
+        0,
+        progress_length,
+        body_length,
+        raw_length,
+        body_crc,
+        0,
+        0,
+        0,
+    )
+
+
 def payload_crc(progress: bytes, body: Buffer) -> int:
     """Return the producer's CRC: CRC32C over progress and body."""
-    if type(body) is bytes and not progress:  # the most frequent case
-        return int(google_crc32c.extend(0, body))
+    if not progress and body.__class__ is bytes:
+        return int(google_crc32c.value(body))
     return crc32c(body, google_crc32c.extend(0, progress) if progress else 0)
 
 

@@ -130,6 +130,20 @@ def encode_plain(keys: Sequence[bytes | None] | None, values: Sequence[bytes | N
     return _join(None if keys is None else _column(keys), _column(values), times, len(values))
 
 
+def encode_plain_record(value: bytes, time_us: int) -> tuple[bytes, int]:
+    """Encode one record without key and headers. Return the same as `encode_plain`, in a third of the time."""
+    start, end, raw_length = _around_value(len(value))
+    return b"".join((start, value, _PADDING[-len(value) & 7], _LONE_TIME.pack(time_us), end)), raw_length
+
+
+@lru_cache(_LAYOUTS_KEPT)
+def _around_value(size: int) -> tuple[bytes, bytes, int]:
+    """Return the constant bytes before and after value and time of a record without key, and the record's `raw_length`."""
+    layout = _layout(1, 0, 1, size, 0)
+    start = layout.metadata + bytes(layout.value_offsets - layout.key_validity) + struct.pack("<2i", 0, size)
+    return start, bytes(layout.end - layout.headers), layout.raw_length
+
+
 def encode_plain_batch(records: pa.RecordBatch) -> tuple[bytes, int] | None:
     """Encode a valid batch with `BATCH_SCHEMA`. Return the body and its `raw_length`.
 

@@ -59,8 +59,8 @@ def read_start(directory: str) -> LogStart:
     # A corrupt file is an error, because a guessed start could make trimmed files visible again or hide records.
     if len(data) < _HEAD.size + _CRC.size or head[:4] != _MAGIC or _CRC.unpack_from(data, _HEAD.size)[0] != crc32c(head):
         raise Damaged(
-            f"{path} fails its CRC, so the start of the log is unknown: restore the file from a backup, or start the gateway "
-            "with a new directory"
+            f"{path} fails its CRC, so the start of the log is unknown; never restore this file alone from a backup, because an "
+            "older copy names an earlier start"
         )
     _, version, first, offset, replacing = _HEAD.unpack(head)
     if version != _VERSION:

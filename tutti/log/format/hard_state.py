@@ -78,8 +78,8 @@ def read_hard_state(directory: str) -> HardStateSlot | None:
     # A corrupt file must not get default values, because a member that has lost its promises could vote twice.
     if not slots:
         raise Damaged(
-            f"{path}: both slots are corrupt (bytes 0 and {PAGE}), so the promises of this gateway are unknown: "
-            "restore the file from a backup, or start the gateway with a new directory"
+            f"{path}: both slots are corrupt (bytes 0 and {PAGE}), so the promises of this gateway are unknown; "
+            "never restore this file alone from a backup, because an older copy lacks later promises"
         )
     return max(slots, key=lambda slot: slot.sequence)
 
@@ -99,7 +99,10 @@ def check_hard_state(directory: str, stored: HardStateSlot | None, firsts: list[
     """
     if stored is None and firsts:
         path = os.path.join(directory, HARD_STATE_FILE)
-        raise Damaged(f"{path} is missing, but the log exists, so the promises of this gateway are unknown: restore the file")
+        raise Damaged(
+            f"{path} is missing, but the log exists, so the promises of this gateway are unknown: restore the file from "
+            "where it was moved to, but never an older copy of it"
+        )
     if not firsts and (log or (stored is not None and (stored.mark.position or stored.segment))):
         raise Damaged(f"{directory} held log {log}, but {os.path.join(directory, LOG)} has no segment of it: restore the files")
 

@@ -113,15 +113,16 @@ class FieldExtractor:
         elif self.value in row:
             value = _bytes_of(row[self.value])
         else:
-            raise self.missing_value_error()
+            raise missing_field(self.value, "value")
         stamp = time_us(row.get(self.timestamp), form or self.form, self.timestamp) if self.timestamp else NOW
         if len(value or b"") + len(key or b"") > limits.RECORD_BYTES_MAX:
             check_size(key, value)
         return key, value, stamp
 
-    def missing_value_error(self) -> ValueError:
-        """Return the error for a row without the field that the setting record.value selects."""
-        return ValueError(f"it has no field {self.value!r}, which record.value names")
+
+def missing_field(name: str, use: str) -> ValueError:
+    """Return the error for a row without the field `name`, which the setting record.`use` selects."""
+    return ValueError(f"it has no field {name!r}, which record.{use} names")
 
 
 def check_size(key: bytes | None, value: bytes | None) -> None:
@@ -261,12 +262,14 @@ class JsonLines:
             check_size(None, text)
             return None, text, NOW
         fields = self._fields.of(text)
+        if extractor.key and not fields[0]:
+            raise missing_field(extractor.key, "key")
         key = field_bytes(fields[0]) if extractor.key else None
         value: bytes | None = text
         if extractor.value:
             field = fields[self._value_at]
             if not field:
-                raise extractor.missing_value_error()
+                raise missing_field(extractor.value, "value")
             value = field_bytes(field)
         if 2 * len(text) > limits.RECORD_BYTES_MAX:
             check_size(key, value)
@@ -274,7 +277,7 @@ class JsonLines:
 
     def _time(self, field: bytes) -> int:
         if not field:
-            raise ValueError(f"it has no field {self._extractor.timestamp!r}, which record.timestamp names")
+            raise missing_field(self._extractor.timestamp, "timestamp")
         if self._unit_us and field.isdigit() and len(field) < DIGITS_MAX:
             stamp = int(field) * self._unit_us
             if stamp <= TIME_US_MAX:

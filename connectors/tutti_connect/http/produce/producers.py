@@ -88,12 +88,14 @@ class Producers:
         Raises:
             TuttiError: the records are not committed, or their outcome is unknown.
         """
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + limits.DELIVERY_S
         for last in (False, False, True):
             producer = self._anonymous or await self._open_anonymous()
             try:
                 receipt = await self._deliver(producer, records, None, on_sent)
             except Aborted:
-                if last:
+                if last or loop.time() >= deadline:  # at the deadline, the record was never sent, because no gateway answers
                     raise
                 continue  # an aborted record is not in the log, so sending it again cannot duplicate it
             except TuttiError:

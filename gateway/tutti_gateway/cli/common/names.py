@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Iterator
 from types import FrameType
 
 import click
+from click.shell_completion import CompletionItem
 
 from tutti.data.names import is_nameless
 from tutti.errors import TuttiError
@@ -82,3 +83,8 @@ def _producers(url: str) -> list[str]:
 complete_topic = _completing(_topics)
 complete_member = _completing(_members)
 complete_producer = _completing(_producers)
+
+
+def complete_directory(_context: click.Context, _parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """Let the shell complete the name of a directory, for an option whose type is text because it also takes a list or a URL."""
+    return [CompletionItem(incomplete, type="dir")]

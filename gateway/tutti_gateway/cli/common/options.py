@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 import click
 
-from tutti.common.gateway_url import DEFAULT_URL
+from tutti.common.gateway_url import DEFAULT_URL, DEFAULT_URL_USED
 from tutti.errors import UsageError
 from tutti.reading.range_bounds import Bound, parse_bound, parse_time
 
@@ -28,16 +28,13 @@ def group_url_option(function: Function) -> Function:
 
 
 def resolve_url(context: click.Context, url: str | None) -> str:
-    """Return the URL given to the command, else the one given to its group, else $TUTTI_URL, else `DEFAULT_URL`.
-
-    The key `DEFAULT_URL` in `context.meta` makes the error of an unreachable gateway say that its address is the default.
-    """
+    """Return the URL given to the command, else the one given to its group, else $TUTTI_URL, else `DEFAULT_URL`."""
     if url is None and context.parent is not None:
         url = context.parent.params.get("url")
     if url is None:
         url = os.environ.get("TUTTI_URL") or None
     if url is None:
-        url = context.meta[DEFAULT_URL] = DEFAULT_URL
+        url, context.meta[DEFAULT_URL_USED] = DEFAULT_URL, True
     return url
 
 

@@ -66,6 +66,8 @@ def _draw(title: str, reason: Callable[[], str], stop: threading.Event) -> None:
     from rich.console import Console
     from rich.markup import escape
 
+    if stop.wait(POLL_S):
+        return  # a status line that appears for a moment only would flicker
     with Console(stderr=True).status(escape(title)) as status:
         while not stop.wait(POLL_S):
             current = reason()

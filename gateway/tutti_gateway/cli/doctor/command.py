@@ -101,5 +101,5 @@ def _print(finding: Finding) -> None:
     if on_terminal() and not finding.skipped:
         mark = click.style(mark, fg="green" if finding.good else "red")
     print(f"{mark}  {finding.subject}: {finding.found}")
-    if not finding.good:
+    if finding.do and (finding.skipped or not finding.good):
         print(f"       do: {finding.do}")

@@ -10,7 +10,9 @@ import sys
 import tempfile
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
+from ipaddress import IPv4Address, IPv6Address, ip_address
 from pathlib import Path
 from typing import NamedTuple
 
@@ -22,7 +24,7 @@ from tutti_gateway.core import limits
 PACKAGES = ("tutti-ingest", "pyarrow", "pynacl", "numpy", "msgspec", "orjson", "google-crc32c")
 #: Packages that show whether the extra of a role is installed.
 EXTRAS = {
-    "gateway": ("h11", "prometheus-client", "starlette", "structlog", "uvicorn"),
+    "gateway": ("h11", "prometheus-client", "rich", "starlette", "structlog", "uvicorn"),
     "spark": ("pyspark",),
     "kafka": ("confluent-kafka", "kafka-python"),
 }
@@ -34,6 +36,8 @@ SYNC_MS_MAX = 50.0
 OPEN_FILES_MIN = 1024
 _INSTALL = install_remedy(python=sys.executable)
 _CONNECT_WAIT_S = 0.5
+_TCP_TABLES = ("/proc/net/tcp", "/proc/net/tcp6")
+_LISTEN = "0A"
 
 
 class Finding(NamedTuple):
@@ -43,7 +47,7 @@ class Finding(NamedTuple):
         subject: what was checked.
         good: whether the check passed.
         found: the observed value.
-        do: remedy if the check failed.
+        do: remedy if the check failed, or if an extra is not complete.
         skipped: whether the check is for an extra that is not installed and that nobody asked for.
     """
 
@@ -68,7 +72,8 @@ def packages() -> Finding:
 
 def extra_packages(extra: str) -> Finding:
     """Check that the packages of an extra are installed."""
-    return _packages(f"{extra} packages", EXTRAS[extra], install_remedy(extra, sys.executable))
+    names = EXTRAS[extra] + (EXTRAS["gateway"] if extra == "kafka" else ())  # the extra kafka contains the extra gateway
+    return _packages(f"{extra} packages", names, install_remedy(extra, sys.executable))
 
 
 def not_installed(extra: str) -> Finding | None:
@@ -76,9 +81,12 @@ def not_installed(extra: str) -> Finding | None:
     missing = [name for name in EXTRAS[extra] if _version(name) is None]
     if not missing:
         return None
+    names = ", ".join(missing)
+    if len(missing) == len(EXTRAS[extra]):
+        return Finding(extra, True, f"not installed: the extra {extra} adds {names}", skipped=True)
     # A part of the packages does not show that the extra is wanted: applications use the same packages.
-    what = "not installed" if len(missing) == len(EXTRAS[extra]) else "not complete"
-    return Finding(extra, True, f"{what}: the extra {extra} adds {', '.join(missing)}", skipped=True)
+    do = f"if you need the role {extra} here, {install_remedy(extra, sys.executable)}; then run tutti doctor --role {extra}"
+    return Finding(extra, True, f"not complete, so not checked: {names} missing", do, skipped=True)
 
 
 def _packages(subject: str, names: Sequence[str], do: str) -> Finding:
@@ -117,18 +125,22 @@ def open_files() -> Finding:
 
 
 def ports(base: int) -> Finding:
-    """Check that the four ports from `base` on are free, or belong to a running gateway."""
-    in_use = ports_in_use(base)
+    """Check that the four ports from `base` on are free on all addresses of this host, or belong to a running gateway."""
+    in_use = {port: addresses for port in range(base, base + len(PORT_NAMES)) if (addresses := _listening_addresses(port))}
     if not in_use:
-        return Finding("ports", True, f"{base} to {base + 3} are free")
-    gateway = _gateway_at(base)
-    if gateway:
-        return Finding("ports", True, f"{base} to {base + 3} belong to gateway {gateway}, which is running")
-    return Finding("ports", False, f"in use by another program: {in_use}", "choose another base port, or stop that program")
+        return Finding("ports", True, f"{base} to {base + 3} are free on all addresses of this host")
+    gateways = [_gateway_at(address, base + 3) for address in in_use.get(base + 3, ())]
+    where = ", ".join(sorted({str(address) for addresses in in_use.values() for address in addresses}))
+    if all(gateways) and gateways:
+        return Finding("ports", True, f"{base} to {base + 3} on {where} belong to {gateways[0]}, which is running")
+    names = ", ".join(f"{port} ({PORT_NAMES[port - base]})" for port in in_use)
+    return Finding(
+        "ports", False, f"in use by another program: {names} on {where}", "choose another base port, or stop that program"
+    )
 
 
 def ports_in_use(base: int) -> str:
-    """Return text that lists the used ports among the four from `base` on, or "" if all four are free."""
+    """Return text that lists the used ports of 127.0.0.1 among the four from `base` on, or "" if all four are free."""
     in_use = [(port, name) for port, name in enumerate(PORT_NAMES, base) if not _is_free(port)]
     return ", ".join(f"{port} ({name})" for port, name in in_use)
 
@@ -143,21 +155,44 @@ def _is_free(port: int) -> bool:
         return True
 
 
-def _gateway_at(port: int) -> str | None:
-    """Return the name of the gateway with base port `port`, or None if no gateway answers at its admin port."""
+def _listening_addresses(port: int) -> list[IPv4Address | IPv6Address]:
+    """Return the addresses of this host at which a process listens on a port, from the kernel's tables of TCP sockets."""
+    found = []
+    for table in _TCP_TABLES:
+        with suppress(OSError):  # a host without IPv6 lacks the second table
+            for line in Path(table).read_text().splitlines()[1:]:
+                _, local, _, state = line.split()[:4]
+                address, _, number = local.partition(":")
+                if state == _LISTEN and int(number, 16) == port:
+                    words = [int(address[at : at + 8], 16) for at in range(0, len(address), 8)]
+                    # The kernel prints each 32-bit word of the address as a number in the byte order of the host.
+                    found.append(ip_address(b"".join(word.to_bytes(4, sys.byteorder) for word in words)))
+    return found
+
+
+def _gateway_at(address: IPv4Address | IPv6Address, port: int) -> str:
+    """Return the gateway whose admin port this is, as text; empty if no gateway answers."""
     import http.client
+    import ssl
 
     import orjson
 
-    connection = http.client.HTTPConnection("127.0.0.1", port + 3, timeout=_CONNECT_WAIT_S)
-    try:
-        connection.request("GET", "/v1/status")
-        status = orjson.loads(connection.getresponse().read(common_limits.MIB))
-    except (OSError, http.client.HTTPException, orjson.JSONDecodeError):
-        return None
-    finally:
-        connection.close()
-    return str(status["gateway"]) if isinstance(status, dict) and "gateway" in status else None
+    anyone = ssl.create_default_context()  # the check sends no secret, so it needs no proof of the gateway's identity
+    anyone.check_hostname, anyone.verify_mode = False, ssl.CERT_NONE
+    plain = http.client.HTTPConnection(str(address), port, timeout=_CONNECT_WAIT_S)
+    encrypted = http.client.HTTPSConnection(str(address), port, timeout=_CONNECT_WAIT_S, context=anyone)
+    # A gateway with tokens shows its status, which has its name, only with a token.
+    for connection, page, key in ((plain, "/v1/status", "gateway"), (encrypted, "/healthz", "status")):
+        try:
+            connection.request("GET", page)
+            answer = orjson.loads(connection.getresponse().read(common_limits.MIB))
+        except (OSError, http.client.HTTPException, orjson.JSONDecodeError):
+            continue
+        finally:
+            connection.close()
+        if isinstance(answer, dict) and key in answer:
+            return f"gateway {answer[key]}" if key == "gateway" else "a gateway with a certificate"
+    return ""
 
 
 def data_directory(directory: Path) -> Finding:

@@ -22,11 +22,15 @@ from tutti.errors import Unavailable
 from tutti.runtime.child_processes import end_with_this_process
 from tutti.runtime.lossy_log_file import LossyLogFile
 from tutti_gateway.cli.common.output import print_json
-from tutti_gateway.cli.group.gateway_directories import GatewayPaths, removed
+from tutti_gateway.cli.group.gateway_directories import PORT_MAX, GatewayPaths, removed
+from tutti_gateway.config import Address
+from tutti_gateway.node.common.port_check import wait_free
 
 READY_WAIT_S_MAX = 60.0
 STOP_WAIT_S_MAX = 60.0
 _OUTPUT_BYTES_MAX = 65_536
+_PURPOSES = ("clients", "group", "reads", "admin")  # of the ports of a gateway, in the order of the ports
+_OTHER_PORTS = 100  # distance to the base port that an error proposes: more than the ports of seven gateways
 #: Exit codes after which a gateway is not restarted: it left on request (0), was used wrongly (2), or found corruption (4).
 _FINAL_EXIT_CODES = {0, 2, 4}
 
@@ -148,11 +152,13 @@ class Fleet:
         """Start all gateways, print the ready line, and return the exit code after all gateways have ended.
 
         Raises:
+            PortInUse: another process listens on a port of a gateway.
             Unavailable: a gateway did not become ready in time, or was killed before it was ready, or every gateway was removed
                 from the group.
         """
         if not self._gateways:
             raise Unavailable("every gateway of this directory was removed from its group: start the group at its current members")
+        self._wait_for_ports()
         deadline_s = time.monotonic() + READY_WAIT_S_MAX
         with self._signals():
             try:
@@ -163,6 +169,15 @@ class Fleet:
             finally:
                 self._stop_all()
         return self._code or 0
+
+    def _wait_for_ports(self) -> None:
+        """Wait until the ports of all gateways are free. A gateway checks its ports too, but its error cannot name --port."""
+        first = int(self._paths[0].address.rpartition(":")[2])
+        other = first + _OTHER_PORTS if first < PORT_MAX // 2 else first - _OTHER_PORTS
+        for gateway in self._gateways:
+            host, _, base = gateway.paths.address.rpartition(":")
+            ports = {f"{purpose} of {gateway.name}": Address(host, int(base) + at) for at, purpose in enumerate(_PURPOSES)}
+            wait_free(ports, f"choose other ports, such as --port {other}")
 
     def _run_once(self, deadline_s: float | None) -> None:
         """Wait for the next event, and handle it."""

@@ -4,20 +4,18 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Callable
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from tutti.errors import Refused, Unavailable, UsageError
+from tutti_gateway.cli.common.gateways import Majority, NoMajority, await_gateway, change_client
 from tutti_gateway.cli.common.names import complete_member
 from tutti_gateway.cli.common.options import NumberRange, group_url_option, json_option, resolve_url, url_option
 from tutti_gateway.cli.common.output import count_text, note, on_terminal, print_json, print_table
 from tutti_gateway.cli.common.waiting import TimeLimit, showing_reason
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from tutti.io.admin import AdminClient
 
 Member = dict[str, Any]
@@ -84,10 +82,11 @@ def list_members(url: str, as_json: bool) -> None:
     lag          number of decided positions that the gateway lacks; for a silent gateway, counted up to now
     heard        time since the last message from the gateway
     round_trip   measured round-trip time to the gateway
-    reason       why the gateway takes no ordered records or has no vote, if known
+    reason       why the gateway takes no ordered records, has no vote or is silent, if the answering gateway knows it
     """
     from tutti.io.admin import AdminClient
 
+    await_gateway(url)
     with AdminClient(url) as control:
         _show(control.members(), as_json)
 
@@ -108,7 +107,7 @@ def add(name: str, address: str, url: str, timeout_s: float, no_wait: bool, as_j
     from tutti.data.member_address import parse_member
 
     parse_member(address)
-    with _control(url, timeout_s) as (control, deadline):
+    with change_client(url, timeout_s) as (control, deadline):
         _change(control, deadline, "add", name, address)
         note(f"{name} is in the roster")
         found = control.members()
@@ -120,7 +119,7 @@ def add(name: str, address: str, url: str, timeout_s: float, no_wait: bool, as_j
         if no_wait:
             _note_pending(found, name)
         else:
-            found = _until_it_votes(control, deadline, name)
+            found = _until_it_votes(control, deadline, name, Majority(url))
             note(f"{name} has caught up and votes")
         _show_changed(found, name, as_json)
     return 0
@@ -136,7 +135,7 @@ def remove(name: str, url: str, timeout_s: float, as_json: bool) -> int:
 
     To stop a gateway that will return, use `tutti leave`, which does not change the roster.
     """
-    with _control(url, timeout_s) as (control, deadline):
+    with change_client(url, timeout_s) as (control, deadline):
         before = control.members()
         _member(before, name)
         _change(control, deadline, "remove", name)
@@ -160,7 +159,7 @@ def replace(name: str, url: str, timeout_s: float, no_wait: bool, as_json: bool)
     The other gateways must be a majority of the roster. If they are not, as in a group of two, stop NAME, run `tutti roster force`
     at the remaining gateways, and add NAME with an empty directory (`tutti members add`).
     """
-    with _control(url, timeout_s) as (control, deadline):
+    with change_client(url, timeout_s) as (control, deadline):
         member = _member(control.members(), name)
         if _votes(member):
             raise Refused(f"gateway {name} already votes with its current disk: `replace` is only for a gateway that lost its disk")
@@ -170,7 +169,7 @@ def replace(name: str, url: str, timeout_s: float, no_wait: bool, as_json: bool)
             found = control.members()
             _note_pending(found, name)
         else:
-            found = _until_it_votes(control, deadline, name)
+            found = _until_it_votes(control, deadline, name, Majority(url))
             note(f"{name} votes with its new disk")
         _show_changed(found, name, as_json)
     return 0
@@ -192,6 +191,7 @@ def leave(name: str, url: str, timeout_s: float, as_json: bool) -> int:
     from tutti.common.gateway_url import parse_url
     from tutti.io.admin import AdminClient
 
+    await_gateway(url)
     deadline = TimeLimit(timeout_s)
     with AdminClient(url, timeout=timeout_s) as control:
         found = control.members()
@@ -239,14 +239,6 @@ def _listens(host: str, port: int) -> bool:
         return False
 
 
-@contextmanager
-def _control(url: str, timeout_s: float) -> Iterator[tuple[AdminClient, TimeLimit]]:
-    from tutti.io.admin import AdminClient
-
-    with AdminClient(url, timeout=timeout_s) as control:
-        yield control, TimeLimit(timeout_s)
-
-
 def _votes(member: Member) -> bool:
     """True if the gateway counts for a majority and takes part in decisions now."""
     return bool(member["voter"]) and member["state"] == "primary"
@@ -269,7 +261,7 @@ def _change(control: AdminClient, deadline: TimeLimit, change: str, name: str, a
         try:
             control.change_roster(change, name, address)
         except Unavailable as late:
-            if change != "replace":
+            if change != "replace" or isinstance(late, NoMajority):
                 raise
             # If a gateway makes the replacement and dies before it answers, the client repeats the request. The repeated request
             # fails, because it waits for a second new disk. If `name` votes now, the first request has succeeded.
@@ -282,11 +274,11 @@ def _change(control: AdminClient, deadline: TimeLimit, change: str, name: str, a
             raise
 
 
-def _until_it_votes(control: AdminClient, deadline: TimeLimit, name: str) -> list[Member]:
+def _until_it_votes(control: AdminClient, deadline: TimeLimit, name: str, majority: Majority) -> list[Member]:
     """Wait until the gateway `name` takes part in decisions with a vote, and return the members.
 
     Raises:
-        Unavailable: the gateway does not vote within the time limit.
+        Unavailable: the gateway does not vote within the time limit, or the group has lost its majority.
     """
     state = ""
     try:
@@ -297,6 +289,7 @@ def _until_it_votes(control: AdminClient, deadline: TimeLimit, name: str) -> lis
                 if _votes(member):
                     return found
                 state = _progress(member)
+                majority.check()
                 if not deadline.pause():
                     silent = f"start it, or, if it runs, {'resolve that' if _reason(member) else 'see its log for the reason'}"
                     do = silent if member["state"] == "silent" else "check again with `tutti members`"

@@ -11,6 +11,7 @@ import msgspec
 
 from tutti.errors import TuttiError
 from tutti.reading.range_bounds import time_text
+from tutti_gateway.cli.common.gateways import await_gateway
 from tutti_gateway.cli.common.options import json_option, url_option
 from tutti_gateway.cli.common.output import note, print_json, print_table
 
@@ -46,6 +47,7 @@ def queries(url: str, as_json: bool) -> None:
     from tutti.sources.query_progress import QueryProgress
     from tutti.sources.source import wait_for_log
 
+    await_gateway(url)
     with QueryProgress(url) as gateways, AdminClient(url) as control:
         log_state = wait_for_log(gateways)
         frontier, saved = log_state.offset, gateways.readers(linearizable=not log_state.stale)

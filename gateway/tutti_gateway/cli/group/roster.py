@@ -8,6 +8,7 @@ from collections.abc import Mapping
 import click
 
 from tutti.errors import UsageError
+from tutti_gateway.cli.common.gateways import await_gateway
 from tutti_gateway.cli.common.options import json_option, url_option
 from tutti_gateway.cli.common.output import note, print_json
 from tutti_gateway.cli.common.waiting import TimeLimit, showing_reason
@@ -42,6 +43,7 @@ def force(keep: str, yes: bool, url: str, timeout_s: float, as_json: bool) -> in
     from tutti.io.admin import AdminClient
 
     names = tuple(dict.fromkeys(name.strip() for name in keep.split(",") if name.strip()))
+    await_gateway(url)
     deadline = TimeLimit(timeout_s)
     with AdminClient(url, timeout=timeout_s) as control:
         found = {member["name"]: member for member in control.members()}

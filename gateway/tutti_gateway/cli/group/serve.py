@@ -6,7 +6,6 @@ from typing import Literal
 
 import click
 
-from tutti.errors import ConfigError
 from tutti_gateway.cli.common.interrupts import ImportGuard
 
 
@@ -40,15 +39,7 @@ def serve(path: str, record: str, level: Literal["info", "debug"] | None) -> int
     with ImportGuard():
         from tutti_gateway.config import load_config
 
-    try:
-        config = load_config(path)
-    except ConfigError as error:
-        from tutti_gateway.cli.setup.kinds import KINDS, kind_of
-
-        kind = kind_of(path)
-        if kind != "gateway":
-            raise ConfigError(f"{path} is the configuration of `{KINDS[kind].command}`, not of a gateway") from error
-        raise
+    config = load_config(path)
     with ImportGuard():
         from msgspec.structs import replace
 

@@ -8,6 +8,7 @@ import click
 import msgspec
 
 from tutti.errors import TuttiError
+from tutti_gateway.cli.common.gateways import await_gateway
 from tutti_gateway.cli.common.options import TIME, NumberRange, json_option, url_option
 from tutti_gateway.cli.common.output import on_terminal, print_fields, print_json
 
@@ -45,6 +46,7 @@ def status(url: str, watched: bool, interval_s: float, as_json: bool) -> None:
         return
     from tutti.io.admin import AdminClient
 
+    await_gateway(url)
     with AdminClient(url) as control:
         report = control.status()
     report["queries"] = _queries(report["url"])
@@ -76,6 +78,7 @@ def offsets(url: str, time: datetime, as_json: bool) -> None:
     from tutti.sources.flight import FlightSource
     from tutti.sources.source import wait_for_log
 
+    await_gateway(url)
     with FlightSource(url) as reads:
         wait_for_log(reads)
         offset = reads.offset_for_time(time)

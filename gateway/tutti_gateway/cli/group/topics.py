@@ -9,6 +9,7 @@ import click
 
 from tutti.errors import UsageError
 from tutti.reading.range_bounds import time_text
+from tutti_gateway.cli.common.gateways import await_gateway, change_client
 from tutti_gateway.cli.common.names import complete_topic
 from tutti_gateway.cli.common.options import group_url_option, json_option, resolve_url, url_option
 from tutti_gateway.cli.common.output import note, print_fields, print_json, print_table
@@ -17,17 +18,30 @@ if TYPE_CHECKING:
     from tutti.sources.source import Topic
 
 _COLUMNS = ("name", "records", "bytes", "first_offset", "last_offset", "first_time", "last_time")
+_DELETIONS = ("delete", "drop", "remove", "rm")  # what users of other systems type
 _NAMES_MAX = 10  # number of topics that an error lists
 
 
-@click.group(invoke_without_command=True)
+class _Topics(click.Group):
+    def resolve_command(self, ctx: click.Context, args: list[str]) -> tuple[str | None, click.Command | None, list[str]]:
+        """Resolve the name of a subcommand, but explain why topics have no command for deletion."""
+        if args[0] in _DELETIONS:
+            raise UsageError(
+                f"tutti topics {args[0]}: a topic cannot be deleted, because all topics share one log. To remove old records of "
+                "all topics, set [retention] in the configuration of the gateways; `tutti topics --help` lists the commands"
+            )
+        return super().resolve_command(ctx, args)
+
+
+@click.group(cls=_Topics, invoke_without_command=True)
 @group_url_option
 @json_option
 @click.pass_context
 def topics(context: click.Context, url: str | None, as_json: bool) -> None:
     """List, describe or create topics.
 
-    Without a subcommand, list them.
+    Without a subcommand, list them. A topic cannot be deleted, because all topics share one log. `[retention]` in the configuration
+    of the gateways removes old records of all topics, and the names of the topics remain.
     """
     if context.invoked_subcommand is None:
         context.invoke(list_topics, url=resolve_url(context, url), as_json=as_json)
@@ -81,11 +95,10 @@ def create(name: str, url: str, as_json: bool) -> None:
     the topic. A token that may not read the topic does not show whether the topic existed before.
     """
     from tutti.data.names import check_name
-    from tutti.io.admin import AdminClient
 
     check_name("topic", name)
     existed = any(topic.name == name for topic in _topics(url))
-    with AdminClient(url) as control:
+    with change_client(url) as (control, _):
         control.open_topic(name)
     if as_json:
         print_json({"name": name, "existed": existed})
@@ -98,6 +111,7 @@ def _topics(url: str) -> list[Topic]:
     from tutti.sources.flight import FlightSource
     from tutti.sources.source import wait_for_log
 
+    await_gateway(url)
     with FlightSource(url) as reads:
         wait_for_log(reads)
         return reads.topics()

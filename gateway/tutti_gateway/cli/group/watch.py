@@ -177,9 +177,9 @@ def _gateway_state(
     view = str(last_answer["view"]["text"]) if last_answer["view"]["id"] else ""
     coordinates = ", coordinates" if view and last_answer["view"]["coordinator"] == name else ""
     lag = last_answer["lag"].get(name)
-    return GatewayState(
-        name, str(address), last_answer["state"], view + coordinates, last_answer["frontier"], lag, None, last_answer["reason"]
-    )
+    trouble = last_answer.get("security", {}).get("trouble", "")
+    reason = "; ".join(filter(None, [last_answer["reason"], trouble]))
+    return GatewayState(name, str(address), last_answer["state"], view + coordinates, last_answer["frontier"], lag, None, reason)
 
 
 def watch(url: str, interval_s: float, as_json: bool, ends: Callable[[], bool] = bool) -> None:

@@ -4,11 +4,18 @@ from __future__ import annotations
 
 import os
 import time
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
 
 import click
 
+from tutti_gateway.cli.common.names import complete_directory
 from tutti_gateway.cli.common.options import json_option
 from tutti_gateway.cli.common.output import count_text, note, print_json, print_table, progress
+
+if TYPE_CHECKING:  # the commands import these when they run, so that `tutti --help` stays fast
+    from tutti.archive.archiver import Archiver, Settings
+    from tutti.archive.catalog import Archive
 
 _NICE = 10
 _COLUMNS = ("first", "end", "records", "ticks", "files", "bytes", "topics")
@@ -61,16 +68,45 @@ def run(path: str, once: bool, as_json: bool) -> int:
     seconds = round(time.monotonic() - began, 3)
     if as_json:
         added = {"ranges": archiver.ranges, "records": archiver.records, "bytes": archiver.bytes, "seconds": seconds}
-        print_json({"archive": archived.where, "log": archived.log, "first": archived.first, "end": archived.end, **added})
-    else:
-        note(
-            f"{count_text(archiver.records, 'record')} added to {archived.where}, which now has [{archived.first}, {archived.end})"
+        print_json(
+            {
+                "archive": archived.where,
+                "log": archived.log,
+                "first": archived.first,
+                "end": archived.end,
+                "frontier": archiver.frontier,
+                **added,
+            }
         )
+    else:
+        note(once_text(archiver, archived, settings, path))
     return 0
 
 
+def once_text(archiver: Archiver, archived: Archive, settings: Settings, path: str) -> str:
+    """Return the result of a run with --once: the new records, the range of the archive, and the records that it lacks."""
+    from tutti.toml.units import SIZE_UNITS, quantity_text
+
+    where, first, end = archived.where, archived.first, archived.end
+    if archiver.records:
+        result = f"{count_text(archiver.records, 'record')} added to {where}, which now has [{first}, {end})"
+    elif archived.spans:
+        newest = datetime.fromtimestamp(archived.manifest(archived.spans[-1]).time_max / 1e6, UTC)
+        newest_text = newest.isoformat(timespec="seconds").replace("+00:00", "Z")
+        result = f"nothing new since offset {end} (newest archived record: {newest_text}): {where} has [{first}, {end})"
+    else:
+        result = f"nothing archived yet: {where} has no records"
+    if archiver.frontier <= end:
+        return f"{result}, up to the end of the log" if end else f"{result}, because the log has none"
+    size = quantity_text(settings.bytes, SIZE_UNITS)
+    return (
+        f"{result}; an open range of the log has {count_text(archiver.frontier - end, 'more record')}: a range ends at each tick "
+        f"that is a multiple of {settings.ticks}, or at {size} (ticks and bytes in [ranges] of {path})"
+    )
+
+
 @archive.command("list")
-@click.argument("archive")
+@click.argument("archive", shell_complete=complete_directory)
 @json_option
 def list_ranges(archive: str, as_json: bool) -> None:
     """List the ranges of an archive.
@@ -95,7 +131,7 @@ def list_ranges(archive: str, as_json: bool) -> None:
 
 
 @archive.command()
-@click.argument("archive")
+@click.argument("archive", shell_complete=complete_directory)
 @click.option(
     "--remove-orphans",
     is_flag=True,

@@ -9,6 +9,7 @@ import click
 
 from tutti.errors import Damaged, DirectoryRefused
 from tutti.reading.range_bounds import time_text
+from tutti_gateway.cli.common.names import complete_directory
 from tutti_gateway.cli.common.options import json_option
 from tutti_gateway.cli.common.output import bytes_text, count_text, note, print_json, print_table, progress
 from tutti_gateway.cli.log.rerun import rerun
@@ -32,7 +33,7 @@ log.add_command(rerun)
 
 
 @log.command()
-@click.argument("directory")
+@click.argument("directory", shell_complete=complete_directory)
 @json_option
 def verify(directory: str, as_json: bool) -> None:
     """Check every frame of a log and of its lanes.
@@ -95,7 +96,7 @@ def _advice(path: str, own: bool, damage: Sequence[Finding]) -> str:
 
 
 @log.command()
-@click.argument("directory")
+@click.argument("directory", shell_complete=complete_directory)
 @click.option("--start", type=click.IntRange(min=1), default=1, show_default=True, help="First position.")
 @click.option("--end", type=click.IntRange(min=1), help="Last position. [default: the last one in the log]")
 @json_option
@@ -116,7 +117,7 @@ def inspect(directory: str, start: int, end: int | None, as_json: bool) -> None:
 
 
 @log.command()
-@click.argument("directory")
+@click.argument("directory", shell_complete=complete_directory)
 @click.option("--start", type=click.IntRange(min=0), help="First offset. [default: the first one in the log]")
 @click.option("--end", type=click.IntRange(min=0), help="Offset after the last record. [default: the frontier]")
 @json_option
@@ -148,7 +149,7 @@ def digest(directory: str, start: int | None, end: int | None, as_json: bool) ->
 
 
 @log.command()
-@click.argument("directory")
+@click.argument("directory", shell_complete=complete_directory)
 @click.option(
     "--accept-loss-from",
     type=click.IntRange(min=0),
@@ -174,7 +175,7 @@ def repair(directory: str, accept_loss_from: int | None, as_json: bool) -> int:
 
 
 @log.command()
-@click.argument("directory")
+@click.argument("directory", shell_complete=complete_directory)
 def moved(directory: str) -> None:
     """Confirm that a stopped gateway's DIRECTORY was moved completely.
 

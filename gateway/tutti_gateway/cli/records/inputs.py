@@ -13,9 +13,11 @@ import time
 from bisect import bisect_right
 from codecs import BOM_UTF8
 from collections.abc import Callable, Iterator
+from difflib import get_close_matches
 from itertools import accumulate
 from typing import BinaryIO, NamedTuple
 
+import msgspec
 import orjson
 import pyarrow as pa
 
@@ -31,6 +33,8 @@ BLOCK_BYTES = 256 * 1024
 
 #: One CSV field may be as large as a whole record. The default limit of the csv module is only 128 KiB.
 csv.field_size_limit(RECORD_BYTES_MAX)
+
+_FIELDS_SHOWN = 500  # characters of field names in an error
 
 Key = bytes | None
 
@@ -110,7 +114,8 @@ def read_records(stream: BinaryIO, form: str, key: str | None) -> Iterator[Chunk
 
     Raises:
         UsageError: `key` is given for text lines, or is not a field of the CSV header.
-        FormatError: a line is invalid JSON or CSV, or a record exceeds the size limit; the message gives the line number.
+        FormatError: a line is invalid JSON or CSV, a line of JSON lacks the field `key`, or a record exceeds the size limit; the
+            message gives the line number.
     """
     if form == "lines":
         if key is not None:
@@ -164,7 +169,10 @@ def _json(stream: BinaryIO, key: str | None) -> Iterator[Chunk]:
                 if fields is None:
                     check_json(line)
                 else:
-                    keys.append(field_bytes(fields.of(line)[0]))
+                    field = fields.of(line)[0]
+                    if not field:  # a misspelt --key would otherwise send every record without a key
+                        raise _no_key_field(number, line, key)
+                    keys.append(field_bytes(field))
             except ValueError as error:
                 raise _no_json(number, whole, key, error) from error
             if len(line) + len((keys and keys[-1]) or b"") > RECORD_BYTES_MAX:
@@ -186,6 +194,19 @@ def _no_json(number: int, line: bytes, key: str | None, error: ValueError) -> Fo
     if isinstance(error, NotAnObject):
         return FormatError(f"{where} is not a JSON object, so it has no field {key!r}: omit --key, or write an object")
     return FormatError(f"{where} cannot be sent: {error}")
+
+
+def _no_key_field(number: int, line: bytes, key: str | None) -> FormatError:
+    """Return the error for a line of JSON without the key field."""
+    names = list(msgspec.json.decode(line, type=dict[str, msgspec.Raw]))
+    near = get_close_matches(str(key), names, 1)
+    if near:
+        return FormatError(f"line {number} of the input has no field {key!r}: did you mean --key {near[0]}?")
+    fields = ", ".join(names)[:_FIELDS_SHOWN] or "no fields"
+    return FormatError(
+        f"line {number} of the input has no field {key!r} (it has {fields}): name another field with --key, or write the field "
+        "as null for a record without a key"
+    )
 
 
 def _csv(stream: BinaryIO, key: str | None) -> Iterator[Chunk]:

@@ -12,7 +12,7 @@ import click
 
 from tutti import limits
 from tutti.errors import FormatError, TuttiError, UsageError
-from tutti_gateway.cli.common.names import complete_producer, complete_topic
+from tutti_gateway.cli.common.names import complete_directory, complete_producer, complete_topic
 from tutti_gateway.cli.common.options import NumberRange, json_option, url_option
 from tutti_gateway.cli.common.output import note, print_json, progress
 
@@ -43,7 +43,12 @@ if TYPE_CHECKING:
 )
 @click.option("--key", metavar="FIELD", help="Field that becomes the record's key, for json and csv.")
 @click.option("--rate", type=NumberRange(min=1e-6), metavar="N", help="Send at most N records a second.")
-@click.option("--spool", metavar="DIR", help="Keep records in a spool directory until they commit; needs --producer.")
+@click.option(
+    "--spool",
+    metavar="DIR",
+    shell_complete=complete_directory,
+    help="Keep records in a spool directory until they commit; needs --producer.",
+)
 @click.option("--unordered", is_flag=True, help="Send to a gateway's lane, outside the total order.")
 @json_option
 @click.argument("file", required=False, default="-", type=click.Path(exists=True, dir_okay=False, allow_dash=True))
@@ -63,7 +68,8 @@ def produce(
 
     Without FILE, or if FILE is -, the command reads standard input. A record is a text line without its newline, a line of JSON, or
     a CSV row as a JSON object with the field names of the header. The key is the text of the key field; for a JSON number, object
-    or list, the key is its text in the line. JSON that has the key field twice, or more than 512 nested levels, is rejected.
+    or list, the key is its text in the line, and for null, the record has no key. A line of JSON that lacks the key field or has
+    the field twice is rejected, and JSON with more than 512 nested levels too.
     The command prints the first and the last offset and the number of committed records. After an invalid line, Ctrl-C or the loss
     of all gateways, the command ends early and prints the same report.
 
@@ -82,9 +88,10 @@ def produce(
     from 1: the records of unknown outcome (undecided_records), the records that are not committed (uncommitted_records), and the
     number from which on no record is committed (uncommitted_from).
 
-    The exit code is 1 if a record of the input cannot be sent, for example invalid JSON, a CSV row with too many fields, or a
-    record above 4 MiB; earlier records may be committed. The exit code is 2 for wrong use: an invalid option, a missing file, or a
-    key that is not a field of the header. The exit code is 3 if no gateway answers for 10 s at the start, or for a minute later.
+    The exit code is 1 if a record of the input cannot be sent, for example invalid JSON, a line of JSON without the key field, a
+    CSV row with too many fields, or a record above 4 MiB; earlier records may be committed. The exit code is 2 for wrong use: an
+    invalid option, a missing file, or a key that is not a field of the header. The exit code is 3 if no gateway answers for 10 s at
+    the start, or for a minute later.
     """
     from tutti_gateway.cli.records.inputs import read_records
     from tutti_gateway.cli.records.sender import InputChanged, Report

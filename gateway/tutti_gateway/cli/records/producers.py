@@ -10,6 +10,7 @@ import click
 from tutti.common.gateway_url import Address, parse_url
 from tutti.errors import TuttiError, Unavailable
 from tutti.reading.range_bounds import time_text
+from tutti_gateway.cli.common.gateways import await_gateway, change_client
 from tutti_gateway.cli.common.names import complete_producer
 from tutti_gateway.cli.common.options import group_url_option, json_option, resolve_url, url_option
 from tutti_gateway.cli.common.output import note, print_json, print_table
@@ -59,6 +60,7 @@ def list_producers(url: str, as_json: bool) -> None:
     """
     from tutti.io.admin import AdminClient
 
+    await_gateway(url)
     addresses, warning = _confirmed(url)
     with AdminClient(addresses) as control:
         found = [_producer(producer) for producer in control.producers()]
@@ -111,9 +113,7 @@ def fence(name: str, url: str) -> None:
 
     A running process of the producer can then no longer send.
     """
-    from tutti.io.admin import AdminClient
-
-    with AdminClient(url) as control:
+    with change_client(url) as (control, _):
         control.fence(name)
     note(f"producer {name} is fenced")
 
@@ -126,8 +126,6 @@ def forget(names: tuple[str, ...], url: str) -> None:
 
     The committed records of the producers stay in the log. The group rejects late copies of their batches.
     """
-    from tutti.io.admin import AdminClient
-
-    with AdminClient(url) as control:
+    with change_client(url) as (control, _):
         control.forget(list(names))
     note(f"deleted the state of: {', '.join(names)}")

@@ -14,7 +14,8 @@ import click
 from tutti.common.gateway_url import DEFAULT_URL
 from tutti.errors import ConfigError, TuttiError, UsageError, remedy
 from tutti.reading.range_bounds import Bound
-from tutti_gateway.cli.common.names import complete_topic
+from tutti_gateway.cli.common.gateways import await_gateway
+from tutti_gateway.cli.common.names import complete_directory, complete_topic
 from tutti_gateway.cli.common.options import BOUND, json_option, resolve_url
 from tutti_gateway.cli.common.output import count_text, note, print_json, progress
 
@@ -33,10 +34,16 @@ Writer = Callable[["pa.RecordBatch"], Any]
     metavar="URL",
     help=f"One or more gateways. [default: $TUTTI_URL or, if --path and --archive are not given either, {DEFAULT_URL}]",
 )
-@click.option("--path", metavar="DIR[,DIR]", help="Data directories to read instead of gateways; the gateways may be down.")
+@click.option(
+    "--path",
+    metavar="DIR[,DIR]",
+    shell_complete=complete_directory,
+    help="Data directories to read instead of gateways; the gateways may be down.",
+)
 @click.option(
     "--archive",
     metavar="ARCHIVE",
+    shell_complete=complete_directory,
     help="Archive (directory or URL) for records that retention has removed. An archive can be the only source.",
 )
 @click.option("--topic", "topics", multiple=True, shell_complete=complete_topic, help="Only these topics (repeatable).")
@@ -108,6 +115,8 @@ def _source(url: str | None, path: str | None, archive: str | None) -> Source:
 
     if path is None and not url and archive is None:
         raise UsageError("no source is given: give --url tutti://HOST:PORT, --path DIR or --archive DIR")
+    if url and path is None:
+        await_gateway(url)
     return source_of(FlightSource(url) if url and path is None else None, path.split(",") if path is not None else None, archive)
 
 

@@ -341,7 +341,9 @@ class Sender:
         oldest = self._in_flight[0]
         try:
             offset = oldest.receipt.result(timeout=RECEIPT_WAIT_S) if oldest.receipt is not None else OFFSET_UNKNOWN
-        except Aborted:
+        except Aborted as error:
+            if self._lanes is not None and oldest.receipt is not None and not oldest.receipt.left:
+                raise Unavailable(str(error)) from error  # no gateway accepted the batch before its deadline
             if self._aborts >= limits.PRODUCE_ABORTS_MAX or self._lanes is not None:
                 raise
             self._resend()

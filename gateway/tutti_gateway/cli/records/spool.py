@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from tutti.errors import Damaged, FormatError, UsageError
+from tutti_gateway.cli.common.names import complete_directory
 from tutti_gateway.cli.common.options import json_option
 from tutti_gateway.cli.common.output import bytes_text, count_text, print_fields, print_json
 
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.argument("directory")
+@click.argument("directory", shell_complete=complete_directory)
 @click.option("--records", "shows_records", is_flag=True, help="Print each record that may be uncommitted as one line.")
 @click.option("--refused", "shows_refused", is_flag=True, help="Print each dead-lettered record as one line, with the reason.")
 @json_option

@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 import sys
 from collections.abc import Callable, Collection, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
@@ -13,8 +13,9 @@ import click
 
 from tutti.errors import TuttiError, UsageError
 from tutti.reading.range_bounds import Bound
+from tutti_gateway.cli.common.gateways import await_gateway
 from tutti_gateway.cli.common.interrupts import ImportGuard
-from tutti_gateway.cli.common.names import complete_member, complete_topic
+from tutti_gateway.cli.common.names import complete_directory, complete_member, complete_topic
 from tutti_gateway.cli.common.options import BOUND, url_option
 from tutti_gateway.cli.common.output import note
 from tutti_gateway.cli.common.waiting import quiet_search
@@ -30,7 +31,12 @@ POLL_S = 0.5
 
 @click.command()
 @url_option
-@click.option("--archive", metavar="ARCHIVE", help="Archive (directory or URL) for records that retention has removed.")
+@click.option(
+    "--archive",
+    metavar="ARCHIVE",
+    shell_complete=complete_directory,
+    help="Archive (directory or URL) for records that retention has removed.",
+)
 @click.option("--topic", "topics", multiple=True, shell_complete=complete_topic, help="Only these topics (repeatable).")
 @click.option("--key", help="Only records with this key.")
 @click.option(
@@ -95,7 +101,9 @@ def tail(
         start = "latest" if follow else "earliest"
     try:
         with _interrupts() as interrupted:
-            _print(url, topics, wanted, start, end, follow, count, form, lane_arguments, interrupted)
+            # With --follow, the error of a failed search has the same results; with --last, the first search has logged them.
+            quiet = follow or last is not None
+            _print(url, topics, wanted, start, end, follow, count, form, lane_arguments, interrupted, quiet=quiet)
     except KeyboardInterrupt:
         if not follow:
             raise
@@ -157,6 +165,8 @@ def _print(
     form: str,
     lane_arguments: dict[str, Any],
     interrupted: Callable[[], bool],
+    *,
+    quiet: bool,
 ) -> None:
     with ImportGuard():
         from tutti.reader import Reader
@@ -164,7 +174,9 @@ def _print(
         from tutti_gateway.cli.log.ranges import offset_of_damage
 
     columns = None if form == "json" else ["key", "value"] if key is not None else ["value"]
-    with quiet_search():
+    if not follow:
+        await_gateway(url)
+    with quiet_search() if quiet else nullcontext():
         opened = Reader(url, topics=list(topics) or None, start=start, end=end, follow=follow, columns=columns, **lane_arguments)
     with opened as reader:
         left = count
@@ -233,6 +245,7 @@ def _start_of_last(
         from tutti.sources.flight import FlightSource
         from tutti.sources.source import resolve_bound, wait_for_log
 
+    await_gateway(url)
     with FlightSource(url) as log:
         reads = source_of(log, None, archive)
         frontier = reads.frontier() if absent_ok else wait_for_log(reads)

@@ -12,6 +12,22 @@ Each gateway serves its metrics on the admin port, `http://HOST:P+3/metrics`, in
       - job_name: tutti
         static_configs: [{targets: ["jfk:7403", "lga:7403", "ewr:7403"]}]
 
+A gateway with a certificate serves `https`, and a gateway with tokens requires a token. Any valid token may read `/metrics`,
+whatever its rights. Create a token for Prometheus alone; because each token needs a right, let it read a topic that does not exist:
+
+    (umask 077; tutti tokens new prometheus --read no-such-topic > prometheus.token)
+
+    scrape_configs:
+      - job_name: tutti
+        scheme: https
+        tls_config: {ca_file: /etc/prometheus/ca.pem}
+        authorization: {credentials_file: /etc/prometheus/prometheus.token}
+        static_configs: [{targets: ["jfk:7403", "lga:7403", "ewr:7403"]}]
+
+`ca.pem` is the authority of the gateways' certificates. Each target must be a name or address that the certificate of its gateway
+covers. The user of Prometheus must be able to read both files. With `open_metrics = true` in `[security]`, `/metrics` needs no
+token, so omit `authorization`.
+
 - Metric names are stable: a released name keeps its meaning and is not removed. Units are part of the names (`_seconds`,
   `_bytes`). The name of a counter ends with `_total`; a counter restarts from 0 when its process restarts. Histograms have
   `_bucket`, `_sum` and `_count`.

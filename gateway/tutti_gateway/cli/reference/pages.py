@@ -12,6 +12,7 @@ import click
 import msgspec
 from msgspec import Struct, inspect
 
+from tutti.toml.units import quantity_text, units_of
 from tutti_gateway.cli.reference.api import MADE, api_page
 from tutti_gateway.cli.reference.metrics import metrics_page
 
@@ -45,11 +46,12 @@ _CLI_INTRODUCTION = """\
 - `--url` takes one or more gateways, `tutti://HOST:PORT[,HOST:PORT...]`. The default is `$TUTTI_URL`, or `tutti://127.0.0.1:7400`
   if that variable is not set. `replay` and `backfill` use the default address only without `--path` and `--archive`.
 - Results go to standard output. Progress, reasons for waiting, and confirmations of changes go to standard error.
-- Some commands print a table: `members`, `topics`, `producers`, `keys show`, `log inspect`, `trace` and `status --watch`. If
-  standard output is not a terminal, a table becomes lines with tabs between the fields. The first line has the column names (in
-  `trace`, the second line), and a hyphen marks an empty field. The other commands print sentences, or only the result (`offsets`,
-  `log digest`). With `--json`, a command prints one line of JSON instead. With `--json`, `log inspect` prints one line
-  for each frame, `trace` one line for each step, and `status --watch` one line for each change.
+- Some commands print a table: `members`, `topics`, `queries`, `producers`, `tokens list`, `keys show`, `archive list`, `trace`,
+  `log inspect` and `status --watch`. If standard output is not a terminal, a table becomes lines with tabs between the fields.
+  The first line has the column names (in `trace`, the second line), and a hyphen marks an empty field. The other commands print
+  sentences, or only the result (`offsets`, `log digest`). With `--json`, a command prints one line of JSON instead. With
+  `--json`, `log inspect` prints one line for each frame, `trace` one line for each step, and `status --watch` one line for each
+  change.
 - Some commands print JSON by default: `status` if standard output is not a terminal, `tail` (see `--format`), and `serve` and
   `dev`, which print one line when they are ready.
 - Arguments, including file names, must be UTF-8 text. A file of configuration, keys, tokens or certificates may have at most
@@ -73,8 +75,9 @@ relative to the directory of the configuration file.
 
 A size is a number of bytes, or a text with a unit, such as `segment_bytes = "128MB"`. The unit is B, KB, MB, GB or TB (powers of
 1000), or KiB, MiB, GiB or TiB (powers of 1024). A time is a number of milliseconds, or a text with a unit, such as `tick_ms =
-"10s"`. The unit is ms, s, m (minutes), h or d. The number before a unit is whole, and no space separates the two. The files of the
-archiver and of the connectors take the same units.
+"10s"`. The unit is ms, s, m (minutes), h or d. The number before a unit is whole, and spaces may separate the two. Units may be in
+lower or upper case, except `M`, which could be a month, and `Mb`, which is a number of bits. The files of the archiver and of the
+connectors take the same units.
 """
 
 
@@ -134,6 +137,8 @@ def _default(field: msgspec.structs.FieldInfo) -> str:
     value: Any = field.default_factory() if field.default is msgspec.NODEFAULT else field.default
     if value is None or value == {}:
         return ""
+    if (units := units_of(field.type)) and value:
+        return f'`"{quantity_text(value, units)}"`'
     return f"`{str(value).lower() if isinstance(value, bool) else value}`"
 
 

@@ -41,7 +41,7 @@ def config() -> None:
 )
 @click.option(
     "--out",
-    type=click.Path(path_type=Path),
+    type=click.Path(path_type=Path, readable=False),
     default=Path(),
     metavar="FILE|DIR",
     help="FILE.toml to write, or directory for the files; group and secured take a directory. [default: the current directory]",
@@ -59,6 +59,8 @@ def init(kind: str, out: Path, force: bool, as_json: bool) -> None:
     from tutti_gateway.cli.setup.kinds import KINDS
     from tutti_gateway.cli.setup.shipped_files import read_shipped, write_files
 
+    if out.suffix not in ("", ".toml") and not os.path.isdir(out):
+        raise UsageError(f"--out {out}: a file's name must end in .toml, and a directory with a dot in its name must exist")
     template = read_shipped(f"conf/{TEMPLATES[kind]}")
     if kind in _GROUPS:
         if out.suffix == ".toml" and not os.path.isdir(out):
@@ -74,7 +76,8 @@ def init(kind: str, out: Path, force: bool, as_json: bool) -> None:
             steps[1:1] = _steps_of_security(out, members)
     else:
         file = out if out.suffix == ".toml" and not os.path.isdir(out) else out / Path(TEMPLATES[kind]).name
-        contents = {file: template}
+        # The comments of the template name the file, for example in a command.
+        contents = {file: template.replace(f"--config {Path(TEMPLATES[kind]).name}".encode(), f"--config {file.name}".encode())}
         command = KINDS["gateway" if kind == "single" else kind].command
         steps = [f"tutti config check {file}  (after each change)", f"{command} --config {file}"]
     write_files(contents, force=force)
@@ -95,6 +98,7 @@ def _of_member(template: str, members: dict[str, str], name: str) -> bytes:
         f'name = "{first}"': f'name = "{name}"',
         f'listen = "{members[first]}"': f'listen = "{members[name]}"',
         f"/{first}": f"/{name}",
+        f" {first}.toml": f" {name}.toml",
     }
     for old, new in changes.items():
         template = template.replace(old, new)
@@ -104,7 +108,7 @@ def _of_member(template: str, members: dict[str, str], name: str) -> bytes:
 def _steps_of_start(files: list[Path], members: dict[str, str]) -> list[str]:
     others = " and ".join(list(members)[1:])
     return [
-        f"tutti config check {files[0]}  (likewise {others})",
+        f"tutti config check {' '.join(map(str, files))}",
         f"tutti serve --config {files[0]}  (likewise {others}, each on its own host)",
     ]
 
@@ -122,14 +126,19 @@ def _steps_of_security(directory: Path, members: dict[str, str]) -> list[str]:
 
 
 @config.command()
-@click.argument("file")
+@click.argument("files", nargs=-1, required=True, metavar="FILE...")
 @json_option
-def check(file: str, as_json: bool) -> int:
-    """Report every mistake in a configuration file.
+def check(files: tuple[str, ...], as_json: bool) -> int:
+    """Report every mistake in configuration files.
 
-    FILE configures a gateway, the archiver or a connector. The report has the line and the key of each mistake, the error, and
-    the correction. The exit code is 2 if FILE has a mistake, and 0 if there is only advice.
+    FILE configures a gateway, the archiver or a connector, or has the tokens, keys or credentials that a configuration names. The
+    report has the line and the key of each mistake, the error, and the correction. With --json, each FILE has one line. The exit
+    code is 2 if a FILE has a mistake, and 0 if there is only advice.
     """
+    return max([_check(file, as_json) for file in files])
+
+
+def _check(file: str, as_json: bool) -> int:
     from tutti_gateway.cli.setup.kinds import KINDS, kind_of, mistakes_in
     from tutti_gateway.config import advice, check_config, unknown_hosts
 
@@ -142,13 +151,13 @@ def check(file: str, as_json: bool) -> int:
             valid = _gateway_text(config)
     else:
         mistakes = mistakes_in(KINDS[kind], file)
-        valid = f"configuration of `{KINDS[kind].command}`"
+        valid = KINDS[kind].text
     if as_json:
         found = {"mistakes": [one._asdict() for one in mistakes], "advice": [one._asdict() for one in advised]}
         print_json({"file": file, "kind": kind, "ok": not mistakes, **found})
         return 2 if mistakes else 0
     if mistakes and kind != "gateway":
-        print(f"{file}: checked as the configuration of `{KINDS[kind].command}`")
+        print(f"{file}: checked as {KINDS[kind].text}")
     for mistake in mistakes:
         print(mistake.text(file))
     if not mistakes:
@@ -160,4 +169,4 @@ def check(file: str, as_json: bool) -> int:
 
 def _gateway_text(config: Any) -> str:
     addresses = f"clients at {config.client_address}, reads at {config.reads_address}, admin at {config.admin_address}"
-    return f"gateway {config.name} of group {config.group.name}, {addresses}, data in {config.data}"
+    return f"gateway {config.name} of group {config.group.name}, {addresses}, data in {os.path.abspath(config.data)}"

@@ -420,6 +420,22 @@ class Candidate:
         self._flush.lost()
         self._layers.attempt_failed(stalled, attempt.unresolved)
 
+    @property
+    def waits(self) -> str:
+        """Description of what the proposed view waits for, for the operator; empty if this member proposes none."""
+        attempt, named = self.attempt, self._window.state.gateway_text
+        if attempt is None:
+            return ""
+        if self._flush.phase is Phase.ADOPTING and attempt.choice is not None:
+            return f"it copies the log of {named(attempt.choice.source)}"
+        if attempt.install is not None:
+            late = sorted(set(attempt.install.members) - attempt.installed)
+            return f"{', '.join(map(named, late))} must store the view" if late else "the view must be installed"
+        refused = [f"{named(member)} refuses: {reason}" for member, reason in sorted(attempt.refused.items())]
+        pending = sorted(attempt.pending)
+        waits = [f"no answer yet from {', '.join(map(named, pending))}"] if pending else []
+        return "; ".join([*refused, *waits]) or "the answers are compared"
+
     def _failure_reason(self, attempt: Attempt, stalled: Sequence[int]) -> str:
         """Return an explanation for the operator why an attempt failed."""
         named = self._window.state.gateway_text

@@ -105,6 +105,11 @@ class Flush:
         return self.candidate.failed
 
     @property
+    def waits(self) -> str:
+        """Description of what the view waits for that this member proposes; empty if it proposes none."""
+        return self.candidate.waits
+
+    @property
     def end(self) -> int:
         """Last position of this member's log, which includes a corrupt end."""
         return self._window.end if self.adoption.damage is None else self.adoption.damage.last

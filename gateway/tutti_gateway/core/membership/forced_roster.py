@@ -22,6 +22,8 @@ from tutti_gateway.core.protocol.events import RosterForced
 from tutti_gateway.core.protocol.messages import Heartbeat
 from tutti_gateway.core.view.peers import Peer, Peers
 
+US = 1_000_000
+
 
 class Views(Protocol):
     """Methods of *flush* that a forced roster needs."""
@@ -33,6 +35,10 @@ class Views(Protocol):
     @property
     def failed(self) -> str:
         """Reason why the last view that this member proposed failed."""
+
+    @property
+    def waits(self) -> str:
+        """Description of what the view waits for that this member proposes; empty if it proposes none."""
 
     def campaign(self, members: tuple[int, ...], forced: bool = False) -> None:
         """Propose a view of these members."""
@@ -59,6 +65,7 @@ class ForcedRoster:
         self._view_state = context.view_state
         self._window = context.window
         self._identity = context.identity
+        self._heartbeat_us = context.config.heartbeat_us
         self._peers = peers
         self._flush = flush
         self._waiting: Waiting | None = None
@@ -76,7 +83,9 @@ class ForcedRoster:
             self._outbox.answers(event.session).append(Done(event.request))
         elif waiting is not None:
             if (waiting.session, waiting.request) != (event.session, event.request):
-                self._deny(event.session, event.request, "busy", "this gateway is forcing a roster already; ask again", retry=True)
+                names_text = ", ".join(sorted(waiting.names))
+                reason = f"an earlier request forces the roster {names_text} here, and is not done: {self._obstacle()}; ask again"
+                self._deny(event.session, event.request, "busy", reason, retry=True)
         else:
             wrong = self._forbidden() or self._wrong(names) or self._lost(names)
             late = self._early(names) if not wrong else ""
@@ -103,7 +112,7 @@ class ForcedRoster:
         """Return the reason why the named gateways cannot form a forced roster; empty if they can."""
         voters, me = self._voters(), self._identity.gateway
         if self._peers.rosters.blank:
-            return "the log of this gateway has no roster yet: there is nothing to force"
+            return f"the log of gateway {me!r} has no roster yet: leave {me} out of the named gateways, and stop it before"
         unknown = sorted(names - voters.keys())
         if unknown or not names:
             detail = f"{', '.join(unknown)} not among them" if unknown else "no gateway was named"
@@ -127,7 +136,7 @@ class ForcedRoster:
         view_state = self._view_state
         if view_state.closed is not None:
             return view_state.closed[1]
-        if view_state.primary:
+        if view_state.primary and self._peers.hears_majority():
             return f"view {view_text(view_state.view)} decides: change members with `tutti members`; a forced roster is not allowed"
         if self._peers.hears_majority():
             return "a majority of the roster is heard: the group continues by itself, a forced roster is not allowed"
@@ -156,12 +165,24 @@ class ForcedRoster:
         if absent:
             return f"gateway {', '.join(absent)} is named and is not heard: start it, or leave it out if it is lost too"
         # A forced roster would lose records that a majority holds. This wait gives a majority that is restarting time to return.
-        if self._beats_without_majority < limits.FORCE_HEARTBEATS:
-            missing = limits.FORCE_HEARTBEATS - self._beats_without_majority
+        missing = max(0, limits.FORCE_HEARTBEATS - self._beats_without_majority)
+        if self._view_state.primary:
+            wait_s = -(-max(1, missing) * self._heartbeat_us // US)
+            view = view_text(self._view_state.view)
+            return f"a majority is not heard, but view {view} has not ended yet: ask again after it has ended, in about {wait_s} s"
+        if missing:
             return f"a majority of the roster may still come back: ask again in {missing} heartbeats"
         if self._flush.attempt:
-            return "this gateway is proposing a view; ask again"
+            return f"this gateway proposes a view already, and is not done: {self._obstacle()}; ask again"
         return ""
+
+    def _obstacle(self) -> str:
+        """Return what the forced view waits for, for the operator."""
+        if self._flush.waits:
+            return self._flush.waits
+        voters = [voter for voter in self._voters().values() if not self._peers.fresh(voter.number)]
+        silent = ", ".join(sorted(voter.name for voter in voters))
+        return f"its view is installed, and not decided yet{f'; not heard of {silent}' if silent else ''}"
 
     def _deny(self, session: int, request: int, code: str, reason: str, retry: bool) -> None:
         self._outbox.answers(session).append(Denied(request, code, reason, retry))
@@ -185,7 +206,7 @@ class ForcedRoster:
         elif waiting.view not in (self._flush.attempt, self._view_state.view):
             self._end(waiting, f"the view with the forced roster failed: {self._flush.failed}")
         elif waiting.beats > limits.ROSTER_WAIT_HEARTBEATS:
-            self._end(waiting, "the roster was not forced in time")
+            self._end(waiting, f"the roster was not forced in time: {self._obstacle()}")
 
     def _end(self, waiting: Waiting, reason: str) -> None:
         self._waiting = None

@@ -43,12 +43,19 @@ class Clocks:
         return wall_us
 
     def _heard(self, now: Now) -> list[int]:
-        """Return the current wall times of the live voters. Heartbeats of older releases contain no wall time and are skipped."""
+        """Return the current wall times of the live voters. Heartbeats of older releases contain no wall time and are skipped.
+
+        Heartbeats that may have waited long are skipped too: after a pause of this process, the first ones are as old as the pause.
+        """
         return [
             # The peer read its clock half a round trip before its heartbeat arrived.
             peer.beat.wall_us + peer.rtt_us // 2 + now.mono_us - peer.received_us
             for peer in self._peers
-            if peer.beat is not None and peer.beat.wall_us and peer.fresh(self._heartbeat_us) and self._peers.voter(peer.number)
+            if peer.beat is not None
+            and peer.beat.wall_us
+            and peer.round_us <= limits.ROUND_TRIP_US_MAX
+            and peer.fresh(self._heartbeat_us)
+            and self._peers.voter(peer.number)
         ]
 
     def _alone(self, now: Now) -> int:

@@ -169,10 +169,11 @@ class Membership:
             return
         now_us = self._outbox.now.mono_us
         peer.beat, peer.received_us = beat, now_us
+        peer.round_us = now_us - beat.echo_us - beat.held_us if 0 < beat.echo_us <= now_us else 0
         peer.lag = max(0, self._window.frontier - beat.frontier)
         if beat.echo_us and peer.echoed_us < beat.echo_us <= now_us:  # 0 means no echo
             peer.echoed_us = beat.echo_us
-            peer.measured(now_us - beat.echo_us - beat.held_us)  # the peer kept this gateway's heartbeat for `held_us`
+            peer.measured(peer.round_us)
         if beat.claim:
             self._set_leader(sender, beat.claim)
         # A coordinator that stops has given up its claim, so another member may propose a view at once (lifecycle, L14).

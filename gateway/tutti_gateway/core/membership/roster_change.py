@@ -22,7 +22,7 @@ from tutti_gateway.core import limits
 from tutti_gateway.core.context import Context
 from tutti_gateway.core.protocol.events import RosterAsked
 from tutti_gateway.core.protocol.messages import Asking, AskRoster, Deny
-from tutti_gateway.core.view.peers import Peers
+from tutti_gateway.core.view.peers import Peers, has, listed
 from tutti_gateway.core.view.quorum import Rosters, rosters_of
 from tutti_gateway.core.view.view_state import NO_LOG, NO_VIEW
 
@@ -94,6 +94,8 @@ class RosterChanges:
             return
         if not self._view_state.primary:
             reason = f"{NO_VIEW}; ask again at this gateway or at another one"
+            if not self._peers.may_decide():
+                reason = f"this gateway cannot reach a majority: {self._peers.lacking()}"
             self._deny(event.session, event.request, "not_primary", reason, retry=True)
         elif len(self._waiting) >= limits.ROSTER_CHANGES_MAX:
             self._deny(event.session, event.request, "limit", "too many changes of the roster wait at this gateway", retry=True)
@@ -120,10 +122,8 @@ class RosterChanges:
             self._deny(waiting.session, waiting.request, message.code, message.reason, message.retry)
 
     def session_closed(self, session: int) -> None:
-        """Send no more answers to a session that has ended. The session's requests continue."""
-        for waiting in self._waiting:
-            if waiting.session == session:
-                waiting.session = 0
+        """Withdraw the requests of an ended session. A change that the coordinator has already ordered may still be decided."""
+        self._waiting = [one for one in self._waiting if one.session != session]
 
     def decided(self, run: tuple[Frame, ...]) -> None:
         """Compare the ROSTER frames of a decided run with the waiting requests."""
@@ -133,7 +133,17 @@ class RosterChanges:
             for frame in run:
                 if frame.kind == Kind.ROSTER:
                     self._noted = max(self._noted, frame.position)
-                    self._follow({voter.name: voter for voter in decode_body(RosterBody, frame.body).voters})
+                    body = decode_body(RosterBody, frame.body)
+                    if body.forced:
+                        self._withdraw_all()
+                    self._follow({voter.name: voter for voter in body.voters})
+
+    def _withdraw_all(self) -> None:
+        """Deny all requests, because an operator has forced a roster since. Each request assumed the gateways of the old roster."""
+        waiting, self._waiting = self._waiting, []
+        for one in waiting:
+            reason = f"an operator forced the roster meanwhile, without the change {one.ask.change} {one.ask.name!r}"
+            self._deny(one.session, one.request, "roster", f"{reason}; check `tutti members`, and ask again if needed", retry=False)
 
     def _follow(self, named: dict[str, Voter]) -> None:
         """Deny each request whose change a ROSTER has made and a later ROSTER has undone.
@@ -189,17 +199,31 @@ class RosterChanges:
                 self._outbox.answers(waiting.session).append(Done(waiting.request))
             elif waiting.beats > limits.ROSTER_WAIT_HEARTBEATS:
                 self._waiting.remove(waiting)
-                self._deny(
-                    waiting.session,
-                    waiting.request,
-                    "busy",
-                    "the roster did not change in time, or too few gateways know the change; ask again",
-                    retry=True,
-                )
+                reason = f"the roster did not change in time: {self._obstacle(waiting)}; ask again"
+                self._deny(waiting.session, waiting.request, "busy", reason, retry=True)
             elif not waiting.made and waiting.beats % limits.RESEND_HEARTBEATS == 0:
                 self._send(waiting)
         if self._may_order():
             self._promote()
+
+    def _obstacle(self, waiting: Waiting) -> str:
+        """Return what a roster change still waits for, for the operator."""
+        state, voters = self._window.state, [voter for voter in self._rosters().named.values() if voter.voting]
+        if waiting.made:
+            beats = {peer.number: peer.beat for peer in self._peers}
+            late = [
+                voter.name
+                for voter in voters
+                if voter.number != self._view_state.me
+                and ((beat := beats.get(voter.number)) is None or beat.watermark < waiting.position)
+            ] or [self._name]
+            return f"the change is decided, but {listed(late)} {has(late)} not stored this yet"
+        if self._window.rosters:
+            silent = [voter.name for voter in voters if not self._peers.fresh(voter.number)]
+            return f"the change is ordered, but not decided{f'; not heard of {listed(silent)}' if silent else ''}"
+        if not self._view_state.primary:
+            return "a view change is in progress" if self._peers.may_decide() else self._peers.lacking()
+        return f"the coordinator, {state.gateway_text(self._view_state.coordinator)}, has not ordered the change"
 
     def _is_latest(self, asked_us: int) -> bool:
         """True if this log provably holds every ROSTER that was decided before `asked_us`.

@@ -240,8 +240,11 @@ class Ordering:
 
     def end_of_step(self) -> bool:
         """Send the frames that this step ordered to the members. Return False if the step ordered no frames."""
+        if not self.sequencer.ordered:
+            return False
         self.housekeeping.ordered()
-        return self.sequencer.publish()
+        self.sequencer.publish()
+        return True
 
     def beat(self) -> None:
         """Run one heartbeat: repeat batches and requests that got no answer."""

@@ -33,6 +33,7 @@ class Receiver:
 
     Attributes:
         gaps: the missing positions: neither appended nor buffered, and at most `highest`.
+        in_sequence: number of frames of the coordinator that were appended without the hold-back queue.
         discarded: number of discarded frames. A frame is discarded if it is corrupt, invalid, of another view, above the limit,
             different from this member's copy, or does not continue the chain. The position of a discarded frame counts as missing.
         streamed: the highest position that the coordinator itself has sent or announced in this view.
@@ -53,7 +54,7 @@ class Receiver:
         # A coordinator with the same configuration never has more undecided bytes than this limit.
         self._window_bytes_max = undecided_bytes + limits.BUFFERED_MORE_BYTES_MAX
         self.gaps: RangeMap[None] = RangeMap()
-        self.discarded = 0
+        self.in_sequence = self.discarded = 0
         self.streamed = self.highest = 0
         self._invalid = ""  # reason why the last invalid frame was rejected, until it is reported; otherwise empty
 
@@ -131,6 +132,7 @@ class Receiver:
         except FormatError:
             pass  # `_drain` finds the same fault, and counts the frame as missing
         if appended:
+            self.in_sequence += appended
             self.gaps.remove(window.end + 1, end)
             self.highest = max(self.highest, end)
             self._below.append(frames[:appended])

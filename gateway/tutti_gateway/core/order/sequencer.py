@@ -38,7 +38,11 @@ class LowerLayer(Protocol):
 
 
 class Sequencer:
-    """Assigns positions to the batches of all origins, and to the frames that answer their requests."""
+    """Assigns positions to the batches of all origins, and to the frames that answer their requests.
+
+    Attributes:
+        ordered: the frames that this step has ordered, which `publish` sends.
+    """
 
     def __init__(self, context: Context, received: ReceivedTable, below: LowerLayer) -> None:
         self._config = context.config
@@ -47,7 +51,7 @@ class Sequencer:
         self._window = context.window
         self._received = received
         self._below = below
-        self._ordered: list[Frame] = []
+        self.ordered: list[Frame] = []
         # producer -> origin -> epoch of rejected batches, which are requested again when the producer's frames are decided
         self._to_resend: dict[int, dict[int, int]] = {}
         self._epochs: dict[int, list[tuple[int, AskEpoch]]] = {}  # producer -> (origin, request) of each waiting epoch request
@@ -56,7 +60,7 @@ class Sequencer:
 
     def installed(self) -> None:
         """Delete all waiting requests when a view begins or ends, because the origins send them again."""
-        self._ordered, self._to_resend, self._epochs, self._epochs_count, self._window_was_full = [], {}, {}, 0, False
+        self.ordered, self._to_resend, self._epochs, self._epochs_count, self._window_was_full = [], {}, {}, 0, False
 
     def busy(self, number: int) -> bool:
         """True if a frame of the producer is undecided, or if this coordinator will request rejected batches of it again."""
@@ -115,7 +119,7 @@ class Sequencer:
         if ordered:
             received.dirty = received.dirty or any(not frame.staged for frame in ordered)
             self._below.append(ordered)
-            self._ordered += ordered
+            self.ordered += ordered
 
     def _is_good(self, frame: Frame) -> bool:
         """True if the fields, the topic and the checksums of another gateway's batch are valid."""
@@ -209,7 +213,7 @@ class Sequencer:
         frame.stamp(self._view_state.view, self._window.end + 1, self._window.chain)
         self._received.apply(frame)
         self._below.append((frame,))
-        self._ordered.append(frame)
+        self.ordered.append(frame)
         return frame
 
     def abort(self, frame: Frame, body: AbortBody) -> None:
@@ -374,14 +378,12 @@ class Sequencer:
 
     # End of a step
 
-    def publish(self) -> bool:
-        """Send the frames that this step ordered to all members. Return False if the step ordered no frames.
+    def publish(self) -> None:
+        """Send the frames that this step ordered to all members.
 
         Each member gets complete frames, but only the headers of batches that the member has forwarded.
         """
-        if not self._ordered:
-            return False
-        ordered, self._ordered = self._ordered, []
+        ordered, self.ordered = self.ordered, []
         orders: dict[tuple[int, int], list[Order]] = {}  # run -> its messages, shared by members so that each is encoded one time
         for member in self._view_state.others:
             first = 0
@@ -393,7 +395,6 @@ class Sequencer:
                     self._multicast(member, ordered, (first, index), echoed, orders)
                     first, echoed = index, own
             self._multicast(member, ordered, (first, len(ordered)), echoed, orders)
-        return True
 
     def _multicast(
         self, member: int, ordered: list[Frame], run: tuple[int, int], echoed: bool, orders: dict[tuple[int, int], list[Order]]

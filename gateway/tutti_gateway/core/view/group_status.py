@@ -5,7 +5,6 @@ Data about another gateway comes from that gateway's last heartbeat, so the data
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import NamedTuple
 
 from tutti.data.frames.bodies import Voter
@@ -13,7 +12,7 @@ from tutti.data.view_id import coordinator_of
 from tutti.errors import disk_remedy
 from tutti_gateway.core.layers import Layers
 from tutti_gateway.core.stack import Stack
-from tutti_gateway.core.view.peers import Peer, Peers
+from tutti_gateway.core.view.peers import Peer, Peers, has, listed
 from tutti_gateway.core.view.phases import Phase
 
 PRIMARY, MINORITY, JOINING, LEARNER, SILENT, LEAVING, HALTED = (
@@ -95,6 +94,11 @@ class GroupStatus:
         return _waits(self._stack.layers)
 
     @property
+    def majority(self) -> bool:
+        """True if this gateway hears a majority of the roster, or a gateway with a later roster, which knows its majority."""
+        return self._stack.phase is not Phase.BORN and self._stack.layers.peers.may_decide()
+
+    @property
     def clock_ahead_us(self) -> int:
         """Local wall clock minus the group's clock, in microseconds; negative if the local clock lags."""
         return 0 if self._stack.phase is Phase.BORN else self._stack.layers.clocks.ahead_us
@@ -132,6 +136,7 @@ class GroupStatus:
             "repairs_suppressed": holder.suppressed,
             "repairs_held_down": holder.hold_down_hits,
             "refused": asker.bucket.refused + holder.refused,
+            "in_sequence_frames": layers.order.receiver.in_sequence,
             "discarded_frames": layers.order.receiver.discarded,
             "dropped_messages": layers.context.outbox.drops,
         }
@@ -176,7 +181,7 @@ def _waits(layers: Layers) -> str:
         return _founding(peers)
     # The roster in an old log may lack the live voters, so this gateway must not report that they are missing.
     if not peers.hears_majority() and (layers.membership.misses or not peers.later()):
-        return _lacking(peers, view_state.me)
+        return peers.lacking()
     if layers.membership.misses:
         return "a majority is heard, and a view change is in progress"
     heard = [peer for peer in peers if peer.beat is not None and peers.fresh(peer.number)]
@@ -205,39 +210,15 @@ def _founding(peers: Peers) -> str:
     begun = [name for name, beat in there if beat.log]
     differing = [name for name, beat in there if not beat.log and beat.config != peers.config_crc]
     if begun:
-        return f"{_listed(begun)} {_has(begun)} a log already and this gateway has none: it waits to copy the log from a view"
+        return f"{listed(begun)} {has(begun)} a log already and this gateway has none: it waits to copy the log from a view"
     if differing:
         return (
-            f"{_listed(differing)} {_has(differing)} other `group.members` than this gateway: configure the same members everywhere"
+            f"{listed(differing)} {has(differing)} other `group.members` than this gateway: configure the same members everywhere"
         )
     if not absent:
         return ""
     where = "" if there else "; if the group exists already, `tutti members add` adds this gateway"
-    return f"the group is founded when {_listed(absent)} {'is' if len(absent) == 1 else 'are'} running too: not heard of{where}"
-
-
-def _lacking(peers: Peers, me: int) -> str:
-    """Return a text that names the voters that are missing for a majority, and how many are needed."""
-    voters = {number: voter for number, voter in peers.rosters.known.items() if voter.voting}
-    absent = [voter.name for number, voter in voters.items() if number != me and not peers.fresh(number)]
-    wiped = [
-        voter.name
-        for number, voter in voters.items()
-        if (number == me or peers.fresh(number)) and peers.incarnation(number) != voter.incarnation
-    ]
-    said = [f"not heard of {_listed(absent)}"] if absent else []
-    said += [f"{_listed(wiped)} {_has(wiped)} another disk than the roster names, and so no vote"] if wiped else []
-    needed = " and ".join(f"{size // 2 + 1} of {size} voters" for size in peers.rosters.sizes)
-    undecided = ": a change of the roster is undecided" if len(peers.rosters.sizes) > 1 else ""
-    return "; ".join([*said, f"{needed} are needed{undecided}"])
-
-
-def _listed(names: Sequence[str]) -> str:
-    return " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)
-
-
-def _has(names: Sequence[str]) -> str:
-    return "has" if len(names) == 1 else "have"
+    return f"the group is founded when {listed(absent)} {'is' if len(absent) == 1 else 'are'} running too: not heard of{where}"
 
 
 def _state(layers: Layers) -> str:
@@ -309,7 +290,7 @@ def _reason_of(layers: Layers, peer: Peer) -> str:
     if peers.rosters.blank:
         return "" if beat.log or beat.config == peers.config_crc else "has other `group.members` than the gateway that was asked"
     unheard = [one.name for number, one in peers.rosters.named.items() if number not in (*beat.hears, peer.number)]
-    return f"does not hear {_listed(unheard)}" if beat.misses and beat.log and unheard else ""
+    return f"does not hear {listed(unheard)}" if beat.misses and beat.log and unheard else ""
 
 
 def _state_of(layers: Layers, peer: Peer) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 import google_crc32c
 
@@ -24,6 +24,8 @@ class Peer:
         incarnation: incarnation of the peer's disk, from the peer's last message.
         beat: the peer's last heartbeat; None before the first one.
         received_us: arrival time of the peer's last heartbeat.
+        round_us: time between the last heartbeat that the peer echoes and its own, without the time for which the peer held the
+            echo; 0 without an echo. The peer's heartbeat cannot be older than this time.
         lag: number of positions by which the peer's frontier was below this gateway's when the last heartbeat arrived.
         missed: number of this gateway's heartbeats since the last message of the peer.
         up: False if the transport reports that the connection to the peer is broken.
@@ -43,6 +45,7 @@ class Peer:
         "number",
         "probed",
         "received_us",
+        "round_us",
         "rtt_us",
         "spread_us",
         "up",
@@ -55,6 +58,7 @@ class Peer:
         self.incarnation = b""
         self.beat: Heartbeat | None = None
         self.received_us = 0
+        self.round_us = 0
         self.lag = 0
         self.missed = limits.BOOT_HEARTBEATS_MAX
         self.up = True
@@ -226,6 +230,23 @@ class Peers:
         given = self._context.window.state.next_gateway
         return {number for number, peer in self._guests.items() if number >= given and peer.fresh(self._heartbeat_us)}
 
+    def may_decide(self) -> bool:
+        """True if a view of the live gateways may decide: they are a majority, or one of them has a later roster."""
+        return self.hears_majority() or bool(self.later())
+
+    def lacking(self) -> str:
+        """Return a text that names the voters that are missing for a majority, and how many are needed."""
+        voters = {number: voter for number, voter in self.rosters.known.items() if voter.voting}
+        absent = [voter.name for number, voter in voters.items() if not self.fresh(number)]
+        wiped = [
+            voter.name for number, voter in voters.items() if self.fresh(number) and self.incarnation(number) != voter.incarnation
+        ]
+        said = [f"not heard of {listed(absent)}"] if absent else []
+        said += [f"{listed(wiped)} {has(wiped)} another disk than the roster names, and so no vote"] if wiped else []
+        needed = " and ".join(f"{size // 2 + 1} of {size} voters" for size in self.rosters.sizes)
+        undecided = ": a change of the roster is undecided" if len(self.rosters.sizes) > 1 else ""
+        return "; ".join([*said, f"{needed} are needed{undecided}"])
+
     def connected(self) -> list[int]:
         """Return this gateway and the members with which it exchanges heartbeats; an empty list if this gateway is not a member.
 
@@ -276,3 +297,13 @@ class Peers:
     def seen_view(self) -> int:
         """Return the highest view id that any peer's last heartbeat contains."""
         return max((max(peer.beat.promised, peer.beat.view, peer.beat.claim) for peer in self if peer.beat), default=0)
+
+
+def listed(names: Sequence[str]) -> str:
+    """Return names as text, for example "g1, g2 and g3"."""
+    return " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)
+
+
+def has(names: Sequence[str]) -> str:
+    """Return the verb for the names: "has" or "have"."""
+    return "has" if len(names) == 1 else "have"

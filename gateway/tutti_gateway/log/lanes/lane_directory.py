@@ -136,17 +136,26 @@ def _read(path: str, lane: LaneName) -> Identity | None:
 
 
 def _rebuild_identity(path: str, owner: DataDirectory, lane: LaneName, reason: Damaged) -> Identity:
-    """Rebuild a corrupt identity from the header of the newest segment.
+    """Rebuild a corrupt identity from the newest segment header that is valid.
 
     Raises:
-        Damaged: the header of the newest segment is corrupt or belongs to another lane, or the lane has no segment (`reason`).
+        Damaged: no segment header is valid, or the newest valid one belongs to another lane (`reason`).
+        WrongDirectory: a newer release wrote a segment.
     """
-    firsts = list_positions(path, "seg", include_trimmed=True)
     # A rebuilt identity says that the lane has begun, so a segment header of this lane must prove it.
-    if not firsts or read_header(path, firsts[-1]).log != lane.incarnation:
+    if _newest_log(path) != lane.incarnation:
         raise reason
     name = lane.incarnation.hex()
     return Identity(FORMAT_VERSION, owner.gateway, owner.group, name, log=name)
+
+
+def _newest_log(path: str) -> bytes:
+    """Return the incarnation in the newest segment header that is valid; empty bytes if none is."""
+    for first in reversed(list_positions(path, "seg", include_trimmed=True)):
+        # Recovery rebuilds a corrupt header later, but only in a directory that has its identity.
+        with contextlib.suppress(Damaged):
+            return read_header(path, first).log
+    return b""
 
 
 def _write_identity(path: str, identity: Identity, storage: Storage) -> None:

@@ -150,7 +150,7 @@ class Authorizer:
         if topic is None:
             return f"topic {number} is not known here: open the topic, then send again"
         if not session.access.may_produce(topic.name):
-            return f"token {session.access.name!r} may not write to topic {topic.name!r}"
+            return f"token {session.access.name!r} may not write to topic {topic.name!r}: ask for a token that may"
         session.topics.add(number)  # numbers of topics are never reused, so the entry stays valid until permissions change
         return ""
 
@@ -173,5 +173,5 @@ class Authorizer:
         return expired
 
     def to_dict(self) -> dict[str, object]:
-        """Return the values for the status: the number of tokens, problems with the token file, and refusals by reason."""
-        return {"tokens": len(self._tokens), "trouble": self._tokens.trouble, "refused": dict(self._tokens.refused)}
+        """Return the values for the status: the number of tokens, and refusals by reason."""
+        return {"tokens": len(self._tokens), "refused": dict(self._tokens.refused)}

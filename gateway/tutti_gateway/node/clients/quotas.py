@@ -5,9 +5,10 @@ accepts a batch only after this time has passed, so no interval has more records
 batch that costs more than `QUOTA_BATCH_US_MAX` exceeds the quota, because its cost is limited to that time. The batches of a token
 wait in the order of their arrival. Each gateway applies the whole quota, independent of other gateways.
 
-A client whose token has a quota gets a small window. If an answer is late, the client sends the batch again, and this module
-ignores the copy of a waiting batch. While the waiting batches of a token exceed a memory limit, the port does not read the clients
-of this token. Source: generic cell rate algorithm (ITU-T I.371), with a burst of `QUOTA_BURST_US`.
+A client whose token has a quota gets a small window. If an answer is late, the client sends Hello, and the Welcome shows which
+batches wait here, so the client does not send them again. After a reconnect, the client sends all unanswered batches again, and
+this module ignores the copy of a waiting batch. While the waiting batches of a token exceed a memory limit, the port does not read
+the clients of this token. Source: generic cell rate algorithm (ITU-T I.371), with a burst of `QUOTA_BURST_US`.
 """
 
 from __future__ import annotations
@@ -74,8 +75,9 @@ class Quotas:
         self._queues.move_to_end(name)
         for frame in frames:
             key = session.number, frame.producer, frame.epoch, frame.first_sequence, frame.count
-            if key not in queue.frames:  # a client sends a batch again if its answer is late
+            if key not in queue.frames:  # a client sends its batches again after a reconnect
                 queue.frames[key] = session, frame
+                session.held.append(frame.first_sequence)
                 self._add_bytes(queue, _memory(frame))
         if queue.frames and name not in self.waiting:
             self.waiting[name] = queue
@@ -104,6 +106,7 @@ class Quotas:
                     due.setdefault(session.number, (session, []))[1].append(frame)
                     bytes_max -= frame.size
                 del queue.frames[key]
+                session.held.popleft()  # a session's batches wait in one queue, so this batch is the oldest one of its session
                 self._add_bytes(queue, -_memory(frame))
             if not queue.frames:
                 del self.waiting[name]

@@ -74,13 +74,17 @@ class Replies:
         if not self._pending:
             return
         pending, self._pending = self._pending, defaultdict(list)
+        get, send = self._sessions.get, self._clients.send
         for number, messages in pending.items():
-            session = self._sessions.get(number)
+            session = get(number)
             if session is None:
                 continue  # the session has ended in the meantime
             first = messages[0]
+            # Most sessions get one receipt.
             if len(messages) == 1 and isinstance(first, Committed):
-                self.send(session, encode_receipts((first,)))
+                sent = send(session.routing, encode_receipts((first,)))
+                if sent is not SendResult.SENT:
+                    self._not_sent(session, sent)
                 continue
             for data in self._packed(session, messages):
                 # After a disconnect the client repeats its requests on a new connection, so the remaining replies are dropped.
@@ -121,13 +125,15 @@ class Replies:
     def send(self, session: Session, data: bytes) -> bool:
         """Send one message. Return False if the connection is closed."""
         sent = self._clients.send(session.routing, data)
+        return sent is SendResult.SENT or self._not_sent(session, sent)
+
+    def _not_sent(self, session: Session, sent: SendResult) -> bool:
         # The client repeats a request whose reply was dropped.
         if sent is SendResult.FULL:
             self._counters.sends_dropped += 1
-        elif sent is SendResult.DISCONNECTED:
-            self._on_disconnect(session)
-            return False
-        return True
+            return True
+        self._on_disconnect(session)
+        return False
 
     def send_to(self, routing: bytes, message: msgspec.Struct) -> None:
         """Send a message to a connection that has no session."""

@@ -106,11 +106,13 @@ class RequestHandler:
             try:
                 if kind in _SUBMITS and session is not None:
                     # The ordinary message of a client is one plain batch, whose checks are made here one after the other.
-                    if kind == SUBMIT == session.form and len(parts) == 1:
+                    if kind == SUBMIT and session.form != SUBMIT_UNORDERED and len(parts) == 1:
                         lone = decode_lone_submit(parts[0])
                         if lone is not None and lone_valid(lone) and (self._authorizer is None or self._known(session, lone)):
+                            session.form = kind
                             counters.bytes += size
                             counters.frames += 1
+                            counters.frames_alone += 1
                             counters.records += lone.count
                             sessions.append(session.number)
                             ordered.append(lone)

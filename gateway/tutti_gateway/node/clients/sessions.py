@@ -7,11 +7,12 @@ long silence. A client whose session has ended sends Hello again, which takes on
 
 from __future__ import annotations
 
+from collections import deque
 from dataclasses import dataclass, field
 
 import msgspec
 
-from tutti.data.client_protocol import Welcome
+from tutti.data.client_protocol import SUBMIT_UNORDERED, Welcome
 from tutti.security.tokens import FULL_ACCESS, Access
 from tutti_gateway.core import limits
 
@@ -33,6 +34,7 @@ class Session:
         access: the client's permissions.
         topics: numbers of the topics to which the client may write, as far as they have been checked.
         producers: numbers of the producers for which the client has opened an epoch.
+        held: first sequences of the batches that wait for the quota of the token, in the order of their arrival.
     """
 
     number: int
@@ -45,14 +47,24 @@ class Session:
     access: Access = FULL_ACCESS
     topics: set[int] = field(default_factory=set)
     producers: set[int] = field(default_factory=set)
+    held: deque[int] = field(default_factory=deque)
     _tables: float = 0.0  # bytes of sent producer tables that the rate limit did not yet allow at `_tables_us`
     _tables_us: int = 0
 
     def welcome(self, welcome: Welcome) -> Welcome:
         """Return the Welcome for this session. With a quota, the window is small, because batches wait in the gateway's memory."""
-        if not self.access.has_quota:
+        access = self.access
+        if not access.has_quota:
             return welcome
-        return msgspec.structs.replace(welcome, window_bytes=min(welcome.window_bytes, limits.QUOTA_WINDOW_BYTES))
+        # A gateway that orders no records also delays batches, but then the missing majority is the cause to report.
+        held = self.held if welcome.state == "primary" or self.form == SUBMIT_UNORDERED else ()
+        return msgspec.structs.replace(
+            welcome,
+            window_bytes=min(welcome.window_bytes, limits.QUOTA_WINDOW_BYTES),
+            records_per_s=access.records_per_s,
+            bytes_per_s=access.bytes_per_s,
+            held_from=held[0] if held else 0,
+        )
 
     def may_send_table(self, now_us: int) -> bool:
         """True if the rate limit allows a further producer table.

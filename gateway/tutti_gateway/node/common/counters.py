@@ -18,6 +18,7 @@ class GatewayCounters:
 
     def __init__(self) -> None:
         self.frames = 0
+        self.frames_alone = 0  # those of `frames` that were one plain batch in a message
         self.records = 0
         self.bytes = 0
         self.frames_committed = 0
@@ -40,7 +41,12 @@ class GatewayCounters:
     def to_dict(self) -> dict[str, object]:
         """Return the counters by name."""
         return {
-            "ingest": {"frames": self.frames, "records": self.records, "bytes": self.bytes},
+            "ingest": {
+                "frames": self.frames,
+                "frames_alone": self.frames_alone,
+                "records": self.records,
+                "bytes": self.bytes,
+            },
             "committed": {"frames": self.frames_committed, "records": self.records_committed},
             "unordered": {
                 "frames": self.frames_unordered,

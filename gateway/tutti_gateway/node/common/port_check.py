@@ -18,18 +18,22 @@ class PortInUse(TuttiError):
     """Another process listens on a port of the gateway."""
 
 
-def in_use_text(host: str, port: int, purpose: str) -> str:
+_ALTERNATIVE = "give the gateway another port"
+
+
+def in_use_text(host: str, port: int, purpose: str, alternative: str = _ALTERNATIVE) -> str:
     """Return the error text for a port in use."""
-    return f"port {port} on {host} ({purpose}) is in use: stop the process that listens on it, or give the gateway another port"
+    return f"port {port} on {host} ({purpose}) is in use: stop the process that listens on it, or {alternative}"
 
 
-def wait_free(wanted: Mapping[str, Address]) -> None:
+def wait_free(wanted: Mapping[str, Address], alternative: str = _ALTERNATIVE) -> None:
     """Wait until all ports are free, for a short time.
 
     The kernel soon releases the ports of a killed gateway and its reads process, so a port in use is tried again.
 
     Args:
         wanted: purpose and address of each port.
+        alternative: what the user can do instead of stopping the other process, for the error text.
 
     Raises:
         PortInUse: after the wait, another process still listens on a port.
@@ -39,7 +43,7 @@ def wait_free(wanted: Mapping[str, Address]) -> None:
     for purpose, address in wanted.items():
         while True:
             try:
-                _check_free(purpose, address)
+                _check_free(purpose, address, alternative)
                 break
             except PortInUse:
                 if time.monotonic() >= deadline:
@@ -47,7 +51,7 @@ def wait_free(wanted: Mapping[str, Address]) -> None:
                 time.sleep(limits.PORT_CHECK_US / US)
 
 
-def _check_free(purpose: str, address: Address) -> None:
+def _check_free(purpose: str, address: Address, alternative: str) -> None:
     try:
         family, kind, protocol, _, sockaddr = socket.getaddrinfo(*address, type=socket.SOCK_STREAM)[0]
         # The probe never listens, so no client can connect before the gateway itself opens the port.
@@ -57,7 +61,7 @@ def _check_free(purpose: str, address: Address) -> None:
             probe.bind(sockaddr)
     except OSError as error:
         if error.errno == errno.EADDRINUSE:
-            raise PortInUse(in_use_text(address.host, address.port, purpose)) from error
+            raise PortInUse(in_use_text(address.host, address.port, purpose, alternative)) from error
         what = f"port {address.port} on {address.host} ({purpose}) cannot be opened: {error.strerror or error}"
         do = "choose a port above 1023" if error.errno == errno.EACCES else "set `listen` to an address of this host"
         raise TuttiError(f"{what}; {do}") from error

@@ -117,7 +117,10 @@ class Supervisor:
                 # Therefore `_is_over` waits a moment before a restart: `stop_restarting` may be about to be called.
                 if stopped or self._is_over(grace_s):
                     return
-                self._log_error("the reads process ended and is restarted", code=child.returncode, after_s=wait_s)
+                if child.returncode == 0:  # the process ends itself to load a new certificate
+                    self._log_info("the reads process ended as planned and is restarted", after_s=wait_s)
+                else:
+                    self._log_error("the reads process ended and is restarted", code=child.returncode, after_s=wait_s)
             # If the child ran for a long time, it failed for a new reason, so the backoff starts over.
             if time.monotonic() - began > limits.READS_RESTART_US_MAX / US:
                 wait_s = grace_s
@@ -128,6 +131,10 @@ class Supervisor:
     def _log_error(self, what: str, **facts: object) -> None:
         if self._log is not None:
             self._log.error(what, **facts)
+
+    def _log_info(self, what: str, **facts: object) -> None:
+        if self._log is not None:
+            self._log.info(what, **facts)
 
     def _is_over(self, wait_s: float) -> bool:
         """Wait for at most `wait_s` seconds. Return True if no further child must be started."""

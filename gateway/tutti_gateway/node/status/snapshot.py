@@ -86,11 +86,13 @@ class GroupSnapshot(NamedTuple):
     members: list[Member]
     repair: dict[str, int]
     clock_ahead_us: int
+    majority: bool
 
     @classmethod
     def of(cls, group: GroupStatus) -> GroupSnapshot:
         """Return the present state."""
-        return cls(group.state, group.reason, group.waits, group.view, group.members(), group.repair, group.clock_ahead_us)
+        members, majority = group.members(), group.majority
+        return cls(group.state, group.reason, group.waits, group.view, members, group.repair, group.clock_ahead_us, majority)
 
 
 class DiskSnapshot(NamedTuple):
@@ -158,7 +160,7 @@ class Snapshot(NamedTuple):
         driver, group, disk, lanes: state of the parts.
         lookups: number of duplicates that wait for their offset.
         reads: pid of the reads process, and how often it was started.
-        security: values about tokens.
+        security: values about tokens, and the problems of tokens, keys and the certificate.
         resident_bytes: resident memory of the process.
     """
 

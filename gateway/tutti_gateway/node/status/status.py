@@ -21,6 +21,9 @@ from tutti_gateway.core.view.group_status import HALTED, SILENT, Member
 from tutti_gateway.node.disk.lane_thread import NO_FACTS
 from tutti_gateway.node.status.snapshot import Snapshot
 
+#: Reason for a silent gateway that accepts connections.
+_IDLE = "it accepts connections, but sends nothing: its process may be stopped, or its machine overloaded"
+
 
 class StatusDocuments:
     """The status documents, as functions of a snapshot. Creating a status takes a tenth of a millisecond."""
@@ -111,21 +114,23 @@ class StatusDocuments:
     def members(self) -> bytes:
         """Return the gateways of the group as JSON, by number.
 
-        For this gateway, `reason` is the same as in the status. For a silent gateway, `reason` says why messages do not reach it,
-        if that is known. For another gateway, `reason` also lists settings that differ from this gateway's settings.
+        For this gateway, `reason` is the reason of the status, followed by the problems of security files. For a silent gateway,
+        `reason` says why messages do not reach it, if that is known. For another gateway, `reason` also lists settings that differ
+        from this gateway's settings.
         """
         return orjson.dumps(self._member_documents())
 
     def _member_documents(self) -> list[dict[str, object]]:
         transport = self._driver.transport
-        refused, differing = _refused(transport), _differing(transport)
+        unreachable, differing = _unreachable(transport), _differing(transport)
         found = []
         for member in self._group.members:
             if member.name == self.gateway:
-                known = self._reason()
+                # A problem of a security file blocks no records, so it is a reason of this gateway's row, but not of its status.
+                known = "; ".join(filter(None, [self._reason(), str(self._snapshot.security.get("trouble", ""))]))
             else:
                 # A gateway that rejects this gateway's messages may seem silent, so the rejection is the better reason.
-                known = refused.get(member.name, "") if member.state == SILENT else ""
+                known = unreachable.get(member.name, "") if member.state == SILENT else ""
             reasons = known or member.reason, differing.get(member.name, "")
             found.append(_member_document(member._replace(reason="; ".join(filter(None, reasons)))))
         return found
@@ -143,6 +148,7 @@ class StatusDocuments:
                 "log": decided.log.hex(),
                 "state": self.state,
                 "reason": self._reason(),
+                "majority": self._group.majority,
                 "view": self._view(members),
                 "members": self._member_documents(),
                 "frontier": driver.offset,
@@ -181,8 +187,10 @@ class StatusDocuments:
 
     def _reason(self) -> str:
         """Return the reason why this gateway accepts no new records; empty if it accepts them."""
-        driver = self._driver
-        return driver.halted or self._no_space_reason() or self._group.reason or driver.suspected or self.waits
+        driver, group = self._driver, self._group
+        # Without a majority, no view can exclude the members that block decisions, so the missing majority is the better reason.
+        blocked = driver.suspected or self.waits if group.majority else self.waits or driver.suspected
+        return driver.halted or self._no_space_reason() or group.reason or blocked
 
     def _no_space_reason(self) -> str:
         """Return the reason why the disk accepts no new records; empty if it accepts them."""
@@ -201,7 +209,9 @@ class StatusDocuments:
         if not waits:
             return waits
         refused = [f"{name}: {why}" for name, why in _refused(transport).items()]
-        return "; ".join(refused if refused and not self._decided.log else [*refused, waits, *_differing(transport).values()])
+        # A full disk may be the cause of the other reasons: a member that cannot write leaves the view, and must catch up.
+        causes = list(filter(None, [self._no_space_reason(), *refused]))
+        return "; ".join(causes if refused and not self._decided.log else [*causes, waits, *_differing(transport).values()])
 
     def _view(self, members: list[Member]) -> dict[str, object]:
         view, inside, coordinator = self._group.view
@@ -260,6 +270,14 @@ def _refused(transport: dict[str, object]) -> dict[str, str]:
     """Return the reasons why other gateways reject this gateway's messages, by gateway name."""
     peers = transport.get("peers")
     return {peer["name"]: peer["refused"] for peer in peers if peer["refused"]} if isinstance(peers, list) else {}
+
+
+def _unreachable(transport: dict[str, object]) -> dict[str, str]:
+    """Return the reasons why gateways may be silent, by gateway name: a rejection, a failed connection, or no data."""
+    peers = transport.get("peers")
+    if not isinstance(peers, list):
+        return {}
+    return {peer["name"]: peer["refused"] or (_IDLE if peer.get("accepts") else peer.get("failure", "")) for peer in peers}
 
 
 def _with_names(text: str, names: dict[int, str]) -> str:

@@ -87,6 +87,12 @@ METRIC_GROUPS: dict[str, tuple[MetricSpec, ...]] = {
     "Ingest": (
         MetricSpec("sessions", "tutti_sessions", GAUGE, "Client sessions"),
         MetricSpec("ingest.frames", "tutti_ingest_frames", COUNTER, "Frames accepted from clients"),
+        MetricSpec(
+            "ingest.frames_alone",
+            "tutti_ingest_frames_alone",
+            COUNTER,
+            "Frames accepted from clients that were one plain batch in a message, which takes the least time",
+        ),
         MetricSpec("ingest.records", "tutti_ingest_records", COUNTER, "Records accepted from clients"),
         MetricSpec("ingest.bytes", "tutti_ingest_bytes", COUNTER, "Bytes of messages with batches received from clients"),
         MetricSpec("duplicates", "tutti_duplicates", COUNTER, "Duplicate frames, answered with the offset of the committed frame"),
@@ -117,6 +123,13 @@ METRIC_GROUPS: dict[str, tuple[MetricSpec, ...]] = {
             "Memory of the batches that wait for the quota of their token",
         ),
         MetricSpec("tokens.trouble", "tutti_tokens_trouble", GAUGE, "1 while the token file cannot be read"),
+        MetricSpec(
+            "security.certificate.expires_us",
+            "tutti_certificate_expiry_timestamp_seconds",
+            GAUGE,
+            "End of validity of the gateway's certificate, seconds since 1970",
+            divisor=US,
+        ),
         MetricSpec("refused", "tutti_refused", COUNTER, "Frames refused, by reason", ("code",)),
     ),
     "Order, votes and decisions": (
@@ -192,6 +205,12 @@ METRIC_GROUPS: dict[str, tuple[MetricSpec, ...]] = {
         ),
         MetricSpec(
             "repair.refused", "tutti_repair_refusals", COUNTER, "Repair requests and repairs not sent because of their limit"
+        ),
+        MetricSpec(
+            "repair.in_sequence_frames",
+            "tutti_group_in_sequence_frames",
+            COUNTER,
+            "Ordered frames that were appended as they arrived, because no earlier frame was missing",
         ),
         MetricSpec(
             "repair.discarded_frames",

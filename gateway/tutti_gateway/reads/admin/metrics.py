@@ -116,9 +116,9 @@ def _tokens(gateway: Status, reads: Status) -> Status:
 
     The gateway's counters include the callers that the reads process has rejected.
     """
-    if not (gateway or reads):
+    if not ("refused" in gateway or reads):
         return {}
-    trouble = bool(gateway.get("trouble") or reads.get("trouble"))
+    trouble = bool(find(gateway, "problems.tokens") or reads.get("trouble"))
     return {"refused": gateway.get("refused"), "quotas": gateway.get("quotas"), "trouble": trouble}
 
 

@@ -11,8 +11,9 @@ from pyarrow import flight
 
 from tutti.common.credentials import Credentials
 from tutti.errors import NotAllowed
+from tutti.security.certificates import check_certificate
 from tutti.security.tokens import FULL_ACCESS, Access, Tokens
-from tutti.security.user_files import check_certificate, file_stamp
+from tutti.security.user_files import file_stamp
 from tutti_gateway.reads.protocol.flight_errors import ReadError
 from tutti_gateway.reads.protocol.tickets import BytesEndRequest, Command, ReportRequest, decode
 

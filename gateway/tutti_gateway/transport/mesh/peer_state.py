@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import enum
+import errno
+import os
 from typing import TYPE_CHECKING, NamedTuple
 
 from tutti.data.member_address import Address
@@ -11,6 +13,14 @@ from tutti_gateway.core.protocol.messages import Message
 if TYPE_CHECKING:
     from tutti_gateway.transport.mesh.socket_connection import MeshConnection
 
+_UNREACHABLE = "check the network, the firewall and the address"
+#: Causes of a failed TCP connection, with the remedy, by the error of the system. {} is the address of the gateway.
+_CONNECT_ERRORS = {
+    errno.ECONNREFUSED: "{} refuses connections to its group port: no gateway runs there; start it",
+    errno.ETIMEDOUT: f"{{}} does not answer: its host is down or unreachable; {_UNREACHABLE}",
+    errno.EHOSTUNREACH: f"the host of {{}} is down or unreachable: {_UNREACHABLE}",
+    errno.ENETUNREACH: f"there is no route to the network of {{}}: {_UNREACHABLE}",
+}
 _DISCONNECTS_REPORTED = 3  # consecutive disconnects that are reported; a gateway that starts or stops causes only one
 
 
@@ -63,6 +73,16 @@ class PeerLink:
         self.sent = self.sent_bytes = self.lost = self.connects = 0
         self.received = self.received_bytes = 0
         self.refusal = ""  # reason why messages do not reach the peer: the peer's refusal, or an obstacle at this gateway
+        # Error number of the last TCP connection. 0: it is up, or the peer answers nothing on it. None: not known yet.
+        self.connect_error: int | None = None
+
+    @property
+    def failure(self) -> str:
+        """Reason why the last TCP connection to the peer failed, with the remedy; empty if it succeeded."""
+        if not self.connect_error:
+            return ""
+        other = f"a connection to {{}} failed: {os.strerror(self.connect_error).lower()}; {_UNREACHABLE}"
+        return _CONNECT_ERRORS.get(self.connect_error, other).format(self.address)
 
     def connect_failed(self, failure: ConnectFailure) -> str:
         """Count a failed attempt. Return the message for the operator; empty if there is none yet."""
@@ -96,4 +116,6 @@ class PeerLink:
             "received": self.received,
             "received_bytes": self.received_bytes,
             "refused": self.refusal,
+            "failure": self.failure,
+            "accepts": self.connect_error == 0,
         }

@@ -146,6 +146,7 @@ class MeshConnection:
             return error
         if code not in (0, errno.EINPROGRESS):
             connection.close()
+            self.link.connect_error = code
             if code not in _RETRYABLE:
                 return OSError(code, os.strerror(code))
             self._schedule_retry()
@@ -172,12 +173,21 @@ class MeshConnection:
             if self._start_connect() is not None:
                 self._schedule_retry()
         else:
-            yield from self._fail(ConnectFailure.DISCONNECTED)
+            if self._handshake is None and self._reader is None:
+                self.link.connect_error = errno.ETIMEDOUT
+            yield from self._fail(ConnectFailure.DISCONNECTED, silent=True)
 
-    def _fail(self, failure: ConnectFailure) -> Iterator[LinkEvent]:
-        """Handle the end of the connection or of an attempt to connect, and schedule the next attempt."""
+    def _fail(self, failure: ConnectFailure, *, silent: bool = False) -> Iterator[LinkEvent]:
+        """Handle the end of the connection or of an attempt to connect, and schedule the next attempt.
+
+        Args:
+            failure: what failed.
+            silent: True if this end gave up because the peer sent nothing; False if the peer or the system ended the connection.
+        """
         # A refused TCP connection causes no event, because the core itself detects members that do not run.
         in_handshake, was_up = self._handshake is not None, self._reader is not None
+        if not silent and (in_handshake or was_up):
+            self.link.connect_error = None  # the peer may have ended; the next attempt shows it
         self._release()
         self._schedule_retry()
         if was_up:
@@ -228,7 +238,11 @@ class MeshConnection:
         # The result of a non-blocking `connect` is not an exception, but waits in SO_ERROR.
         code = connection.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
         if code:
+            self.link.connect_error = code
             raise OSError(code, "")
+        # The kernel also accepts connections for a process that is about to end, so only the silence after this proves something.
+        self.link.connect_error = None if self.link.connect_error else self.link.connect_error
+        self._unanswered = 0
         self._handshake = handshake = self._owner.handshake(self.link, self._identity)
         connection.sendall(handshake.data_to_send())  # does not block, because the socket buffer is empty
         self._set_deadline(common_limits.HANDSHAKE_MS_MAX)
@@ -256,6 +270,7 @@ class MeshConnection:
             source, self._owner.scratch, limits.REFUSAL_BYTES_MAX, lambda _: False, rest, _WINDOW_BYTES, on_command=self._on_command
         )
         self.deadline_us = self._unanswered = 0  # the connection is up: heartbeats now detect its end
+        self.link.connect_error = 0
         self._backoff_ms = limits.MESH_RECONNECT_MS_MIN  # the first retry after a success comes quickly
         yield LinkEvent(self.link, LinkEventKind.UP)
         if rest or (self._receiver is not None and self._receiver.unread):
@@ -292,6 +307,10 @@ class MeshConnection:
             was_running: whether this process ran since the last heartbeat; time in which it was suspended is not silence of the
                 peer.
         """
+        if self._handshake is not None:
+            self._unanswered += 1
+            if self._unanswered > 1:  # the peer has not answered for at least one interval of heartbeats
+                self.link.connect_error = 0
         if self._reader is None:
             return
         if not was_running:
@@ -305,7 +324,7 @@ class MeshConnection:
         silent_s = limits.MESH_BEATS_SILENT_MAX * limits.MESH_BEAT_MS / 1000
         reason = f"the connection to it is open, but nothing arrived on it for {silent_s:g} s: it is replaced"
         self._owner.warn(self.link.name, f"{reason}; the gateway is suspended, or a middlebox drops the traffic")
-        yield from self._fail(ConnectFailure.DISCONNECTED)
+        yield from self._fail(ConnectFailure.DISCONNECTED, silent=True)
 
     # Sending
 

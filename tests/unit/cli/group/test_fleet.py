@@ -6,6 +6,7 @@ import fcntl
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -16,8 +17,13 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.ports import free_base
 from tests.support.processes import alive, expect_end
 from tests.support.waiting import wait_until
+from tutti_gateway.cli.group.fleet import Fleet
+from tutti_gateway.cli.group.gateway_directories import GatewayPaths
+from tutti_gateway.core import limits
+from tutti_gateway.node.common.port_check import PortInUse
 
 # Each test starts `tutti dev` and the processes of its gateways.
 pytestmark = pytest.mark.slow
@@ -47,6 +53,7 @@ from pathlib import Path
 from tutti_gateway.cli.group import fleet
 from tutti_gateway.cli.main import main
 fleet.serve_command = lambda config, *options: [sys.executable, "-c", {gateway!r}, str(config), *options]
+fleet.wait_free = lambda *_: None  # fake gateways use no port
 fleet.READY_WAIT_S_MAX = 10.0
 sys.exit(main(sys.argv[1:]))
 """
@@ -355,3 +362,14 @@ def test_a_gateway_that_serve_runs_keeps_the_configuration_it_runs_from(start: C
         assert f"{tmp_path / 'g1'} is in use by gateway g1, process 4711" in err
         assert (tmp_path / "g1.toml").read_text() == written
         start().ready()  # the same port: `tutti serve` waits for one that is about to end
+
+
+def test_a_port_in_use_is_reported_before_a_gateway_starts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "PORT_WAIT_US", 0)
+    base = free_base()
+    reads = base + 2
+    with socket.create_server(("127.0.0.1", reads)):
+        paths = [GatewayPaths("g1", f"127.0.0.1:{base}", tmp_path / "g1", tmp_path / "g1.toml")]
+        wanted = f"port {reads} on 127.0.0.1 .reads of g1. is in use: .* or choose other ports, such as --port [0-9]+$"
+        with pytest.raises(PortInUse, match=wanted):
+            Fleet(paths, 0).run()

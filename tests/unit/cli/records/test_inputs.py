@@ -63,12 +63,12 @@ def test_the_pieces_that_lines_come_in_do_not_show(lines: list[bytes], size: int
 
 
 def test_json_values_stay_as_they_are_and_blank_lines_are_none() -> None:
-    data = b'{"k": "x", "n": 1}\r\n\n {"k":null}\n{"n":2.5,"k":7}\n{}'
+    data = b'{"k": "x", "n": 1}\r\n\n {"k":null}\n{"n":2.5,"k":7}\n{"k":""}'
     assert records(data, "json", "k") == [
         (b"x", b'{"k": "x", "n": 1}'),
         (None, b'{"k":null}'),
         (b"7", b'{"n":2.5,"k":7}'),
-        (None, b"{}"),
+        (b"", b'{"k":""}'),
     ]
     assert records(b"[1]\n3\n", "json") == [(None, b"[1]"), (None, b"3")]
 
@@ -121,7 +121,22 @@ def test_text_that_is_the_key_is_its_bytes(keys: list[str], ascii_only: bool) ->
             FormatError,
             r"^line 2 of the input is not valid JSON \([\w ,]+, at column 3\): write one JSON value on each line",
         ),
-        (b"{}\n\n3\n", "json", "k", FormatError, r"line 3 of the input is not a JSON object, so it has no field 'k'"),
+        (b'{"k":1}\n\n3\n', "json", "k", FormatError, r"line 3 of the input is not a JSON object, so it has no field 'k'"),
+        (
+            b'{"item":1}\n',
+            "json",
+            "itme",
+            FormatError,
+            r"^line 1 of the input has no field 'itme': did you mean --key item\?$",
+        ),
+        (
+            b'{"k":1}\n{"a":1,"b":{"k":2}}\n',
+            "json",
+            "k",
+            FormatError,
+            r"^line 2 of the input has no field 'k' \(it has a, b\): name another field",
+        ),
+        (b"{}\n", "json", "k", FormatError, r"^line 1 of the input has no field 'k' \(it has no fields\): name another"),
         (
             b'{"k":1}\n{"k":1,"k":2}\n',
             "json",

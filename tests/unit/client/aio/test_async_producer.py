@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import asyncio
+import collections
+import concurrent.futures
 import contextlib
+import functools
 import logging
 import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 
-from tests.unit.client.fake_gateway import FakeGateway
+from tests.unit.client.fake_gateway import FakeGateway, deliver_within
 from tutti import limits
 from tutti.aio import AsyncProducer
-from tutti.aio.wait_queue import WaitingReceipt
+from tutti.aio.producer import _OverflowingProducer
 from tutti.batching.receipt import Receipt
 from tutti.data.frames.frame import Frame
 from tutti.errors import Aborted, BufferFull, Fenced, TooLarge, Unavailable, Unknown, UsageError
@@ -50,10 +54,16 @@ def small(gateway: FakeGateway, **options: Any) -> AsyncProducer:
     return AsyncProducer(gateway.url, producer="p", buffer_bytes=limits.BUFFER_BYTES_MIN, **options)
 
 
+def waits(p: AsyncProducer) -> bool:
+    """Return True if records wait for space in the buffer."""
+    return p._opened._accumulator.overflows()
+
+
 def fill(p: AsyncProducer) -> int:
     """Send until a record waits for space; return the number of records, with that one."""
     for count in range(1, 1000):
-        if isinstance(p.send("t", b"%d" % count + bytes(1000)), WaitingReceipt):
+        p.send("t", b"%d" % count + bytes(1000))
+        if waits(p):
             return count
     raise AssertionError("the buffer never filled")
 
@@ -76,6 +86,19 @@ def test_await_send_gives_the_offset(gateway: FakeGateway) -> None:
         assert gateway.log.values() == [b"0", b"1", b"2", b"3"]
 
     asyncio.run(run())
+
+
+def test_without_a_url_the_environment_names_the_gateways(gateway: FakeGateway, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TUTTI_URL", gateway.url)
+
+    async def run() -> None:
+        async with AsyncProducer() as p:
+            assert await p.send("t", b"0") == 0
+            assert repr(p).startswith(f"<AsyncProducer '{p.name}' of {gateway.url}, connected to ")
+
+    asyncio.run(run())
+    with Producer() as p:
+        assert p.send("t", b"1").result(WAIT_S) == 1
 
 
 def test_records_are_sent_without_await_in_the_order_of_the_calls(gateway: FakeGateway) -> None:
@@ -104,7 +127,13 @@ def test_errors_of_arguments_and_records(gateway: FakeGateway) -> None:
         with pytest.raises(UsageError, match="is not open"):
             await p.flush()
         async with p:
-            mistakes: list[dict[str, Any]] = [{"value": 5}, {"headers": 5}, {"ordering": "any"}, {"key": "k"}]
+
+            async def called(error: object, receipt: object) -> None:
+                raise AssertionError
+
+            with pytest.raises(UsageError, match="a plain function, not a coroutine function: in a coroutine, await the receipt"):
+                p.send("t", b"", on_delivery=called)
+            mistakes: list[dict[str, Any]] = [{"on_delivery": 5}, {"value": 5}, {"headers": 5}, {"ordering": "any"}, {"key": "k"}]
             for wrong in mistakes:
                 with pytest.raises(UsageError):
                     p.send("t", **{"value": b"", **wrong})
@@ -142,52 +171,57 @@ def test_a_full_buffer_never_blocks_the_loop_and_keeps_the_order(held: HeldGatew
     asyncio.run(run())
 
 
-def test_no_record_overtakes_a_line_that_moves_in_turns(held: HeldGateway, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "ASYNC_RECORDS_A_TURN", 3)
-
+def test_the_receipt_of_a_record_that_waits_is_like_every_other(held: HeldGateway) -> None:
     async def run() -> None:
         async with small(held) as p:
-            count = fill(p) + 1
-            for number in range(count, 300):
-                p.send("t", b"%d" % number + bytes(1000))
+            early = p.send("t", b"early")
+            count = fill(p)
+            called: list[object] = []
+            receipt = p.send(
+                "t",
+                b"last",
+                headers=iter([("name", b"value")]),
+                on_delivery=lambda error, delivered: called.append((error, delivered)),
+            )
+            assert waits(p)
+            assert type(receipt) is type(early) is Receipt
+            assert (receipt.done(), receipt.running(), receipt.offset, receipt.error) == (False, True, None, None)
+            assert (receipt.lane, receipt.topic, receipt.count) == ("", "t", 1)
+            for blocking in (receipt.result, receipt.exception, functools.partial(receipt.processed_by, "query")):
+                with pytest.raises(TimeoutError):
+                    await asyncio.to_thread(blocking, 0.01)
+            with pytest.raises(UsageError, match="has no spool"):
+                receipt.spooled(0)
+            assert not receipt.cancel()
+            ended = asyncio.Event()
+            receipt.add_done_callback(lambda _: ended.set())
+            batch = p.send_batch("t", pa.record_batch({"value": pa.array([b"a", b"b"])}))
+            wrapped = asyncio.wrap_future(receipt)
+            waiting = asyncio.create_task(asyncio.to_thread(concurrent.futures.wait, [receipt, batch], WAIT_S))
             held.gate.set()
-            number, queue = 300, p._queues[0].records
-            while queue:
-                left = len(queue)
-                await asyncio.sleep(0)
-                if len(queue) < left and number < 400:  # a turn has opened a batch, to which the compiled path could append
-                    p.send("t", b"%d" % number)
-                    number += 1
-            p.send("t", b"%d" % number)
-        assert number > 310
-        assert numbers(held) == list(range(1, number + 1))
+            assert (await receipt, await batch, batch.count) == (count + 1, count + 2, 2)
+            assert await asyncio.wait_for(wrapped, WAIT_S) == count + 1
+            await asyncio.wait_for(ended.wait(), WAIT_S)
+            done, not_done = await waiting
+            assert (done, not_done) == ({receipt, batch}, set())
+            assert (receipt.done(), receipt.offset, receipt.left, called) == (True, count + 1, True, [(None, receipt)])
+            assert called[0][1] is receipt  # type: ignore[index]  # a pair
+            assert repr(receipt) == f"<Receipt topic=t offset={count + 1} count=1>"
+        assert held.log.values()[-3:] == [b"last", b"a", b"b"]
+        assert [frame for frame in held.frames() if b"name" in bytes(frame.body)], "the record keeps its headers"
 
     asyncio.run(run())
 
 
-def test_a_waiting_receipt_becomes_a_receipt(held: HeldGateway) -> None:
+def test_the_loop_may_block_for_the_receipt_of_a_record_that_waits(held: HeldGateway) -> None:
+    """The I/O thread sends the record, so a blocked event loop delays other coroutines, but never the record."""
+
     async def run() -> None:
         async with small(held) as p:
             count = fill(p)
-            called: list[object] = []
-            headers = iter([("name", b"value")])
-            receipt = p.send(
-                "t", b"last", headers=headers, on_delivery=lambda error, receipt: called.append((error, receipt.offset))
-            )
-            assert (receipt.done(), receipt.offset, receipt.error, receipt.left, receipt.lane) == (False, None, None, False, "")
-            assert repr(receipt) == "<Receipt topic=t waits for space>"
-            with pytest.raises(UsageError, match="waits for space"):
-                receipt.processed_by("query", 0)
-            batch = p.send_batch("t", pa.record_batch({"value": pa.array([b"a", b"b"])}))
-            held.gate.set()
-            assert (await receipt, await batch, batch.count) == (count, count + 1, 2)
-            assert (receipt.done(), receipt.offset, receipt.left, called) == (True, count, True, [(None, count)])
-            assert repr(receipt) == f"<Receipt topic=t offset={count} count=1>"
-            with pytest.raises(UsageError, match="has no spool"):
-                receipt.spooled(0)
-        assert held.log.values()[-3:] == [b"last", b"a", b"b"]
-        headers_sent = [frame for frame in held.frames() if b"name" in bytes(frame.body)]
-        assert headers_sent, "the iterator of headers survives the retry"
+            receipt = p.send("t", b"%d" % (count + 1))
+            threading.Timer(0.05, held.gate.set).start()
+            assert receipt.result(WAIT_S) == count
 
     asyncio.run(run())
 
@@ -215,7 +249,7 @@ def test_cancelled_waits_send_nothing_and_harm_nobody(held: HeldGateway) -> None
 
 
 def test_a_full_buffer_raises_on_request_and_the_line_has_a_limit(held: HeldGateway, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "ASYNC_QUEUE_BYTES", 30_000)
+    monkeypatch.setattr(_OverflowingProducer, "overflow_bytes", 3 * limits.BUFFER_BYTES_MIN)
 
     async def run() -> None:
         async with small(held, on_full="raise") as p:
@@ -229,15 +263,12 @@ def test_a_full_buffer_raises_on_request_and_the_line_has_a_limit(held: HeldGate
             held.gate.clear()
         async with small(held) as p:
             fill(p)
-            for _ in range(13):
-                p.send("t", bytes(1000))
-            with pytest.raises(
-                BufferFull, match=r"more records already wait for space, which is the limit: call `await producer.drain"
-            ):
-                p.send("t", bytes(1000))
+            with pytest.raises(BufferFull, match=r"bytes have no outcome yet, and the limit is .*: call `await producer\.drain"):
+                collections.deque((p.send("t", bytes(1000)) for _ in range(1000)), maxlen=0)
+            assert p.stats().bytes_buffered <= 4 * limits.BUFFER_BYTES_MIN
             unordered = p.send("t", b"other", ordering="unordered")
-            assert isinstance(unordered, Receipt), "it waits for no ordered record"
             held.gate.set()
+            assert await unordered == 0
 
     asyncio.run(run())
 
@@ -266,11 +297,11 @@ def test_a_fenced_producer_fails_its_waiting_records(gateway: FakeGateway) -> No
                     await waiting
             with pytest.raises(Fenced):
                 p.send("t", b"late")
-            await p.drain()
+            with pytest.raises(Fenced):
+                await p.drain()
 
     gateway.rule = lambda heard: [] if isinstance(heard, Frame) else None
-    with pytest.raises(Fenced):
-        asyncio.run(run())
+    asyncio.run(run())  # the application has seen the failure
 
 
 def test_the_end_of_a_block_that_raises_fails_what_waits(
@@ -287,8 +318,8 @@ def test_the_end_of_a_block_that_raises_fails_what_waits(
 
     with caplog.at_level(logging.ERROR), pytest.raises(ZeroDivisionError):
         asyncio.run(run())
-    assert str(receipts[0].error) == "the producer was closed before the record was sent"
-    assert "producer p was closed with 2 records not sent" in caplog.text
+    assert str(receipts[0].error) == "the producer was closed before the record had an outcome"
+    assert "records not delivered" in caplog.text
 
 
 def test_a_cancelled_end_still_closes(held: HeldGateway) -> None:
@@ -327,32 +358,34 @@ def test_close_raises_no_failure(gateway: FakeGateway) -> None:
     asyncio.run(run())
 
 
-def test_a_second_event_loop_gets_an_error(gateway: FakeGateway) -> None:
-    p = AsyncProducer(gateway.url)
-    other, wrong = asyncio.new_event_loop(), r"was opened in another event loop: open an AsyncProducer in each loop"
+def test_a_producer_works_in_every_event_loop_and_thread(held: HeldGateway) -> None:
+    p = small(held)
 
-    async def misuse() -> None:
-        assert await p.send("t", b"1") == 1, "the compiled path works in any loop"
-        with pytest.raises(UsageError, match=wrong):
-            p.send("t", b"2", timestamp=1)
-        with pytest.raises(UsageError, match=wrong):
-            p.send_batch("t", pa.record_batch({"value": pa.array([b"1"])}))
-        for wait in (p.drain, p.flush, p.resume):
-            with pytest.raises(UsageError, match=wrong):
-                await wait()
+    async def use(number: int) -> None:
+        assert await p.send("t", b"%d" % number) == number
+        assert await p.send("t", b"%d" % (number + 1), timestamp=1) == number + 1
+        assert await p.send_batch("t", pa.record_batch({"value": pa.array([b"%d" % (number + 2)])})) == number + 2
+        await p.drain()
+        assert await p.flush() == 0
+        assert (await p.resume()).sequence == number + 3
 
-    async def keep_open() -> None:
-        await p.open()
-        assert await p.send("t", b"0") == 0
+    async def fill_up() -> None:
+        held.gate.clear()
+        fill(p)
 
+    held.gate.set()
     with asyncio.Runner() as runner:
-        runner.run(keep_open())
-        other.run_until_complete(misuse())
-        with pytest.raises(UsageError, match=wrong):
-            p.send("t", b"without a loop", timestamp=1)
-        runner.run(p.close())
-    other.close()
-    assert gateway.log.values() == [b"0", b"1"]
+        runner.run(p.open())
+        runner.run(use(0))
+    asyncio.run(use(3))
+    assert p.send("t", b"without a loop", timestamp=1).result(WAIT_S) == 6
+    asyncio.run(fill_up())
+    waiting = p.send("t", b"after the end of the loop")
+    held.gate.set()
+    assert waiting.result(WAIT_S) > 6, "no event loop is needed to send the records that wait for space"
+    asyncio.run(p.close())
+    with pytest.raises(UsageError, match="is closed"):
+        p.send("t", b"")
 
 
 def test_a_spool_takes_records_while_no_gateway_is_there(spool: Path) -> None:
@@ -364,6 +397,22 @@ def test_a_spool_takes_records_while_no_gateway_is_there(spool: Path) -> None:
             assert await p.flush(0.05) == 1
 
     asyncio.run(run())
+
+
+def test_at_the_deadline_only_a_record_that_was_sent_is_unknown(gateway: FakeGateway) -> None:
+    gateway.window_bytes = 1
+    gateway.rule = lambda heard: [] if isinstance(heard, Frame) else None
+
+    async def run() -> list[Any]:
+        async with AsyncProducer(gateway.url, producer="p", delivery_timeout=60) as p:
+            assert p._producer is not None
+            deliver_within(p._producer, 1)
+            sent = p.send("t", b"1")
+            while not sent.left:
+                await asyncio.sleep(0.01)
+            return list(await asyncio.gather(sent, p.send("t", b"2"), p.send("t", b"3"), return_exceptions=True))
+
+    assert [type(error) for error in asyncio.run(run())] == [Unknown, Aborted, Aborted]
 
 
 def test_after_an_abort_resume_continues(gateway: FakeGateway) -> None:
@@ -393,7 +442,7 @@ def test_a_record_that_waits_has_copies_of_its_parts(held: HeldGateway) -> None:
                 value[:3] = progress[:] = b"%03d" % number
                 headers[0] = ("n", b"%d" % number)
                 sent.append(p.send("t", value, progress=progress, headers=headers))  # type: ignore[arg-type]  # any buffer is accepted
-            assert isinstance(sent[-1], WaitingReceipt)
+            assert waits(p)
             for wrong in ({"topic": ""}, {"value": "text"}, {"ordering": "nope"}, {"progress": b""}):
                 with pytest.raises(UsageError):
                     p.send(**{"topic": "t", "value": b"", **wrong})  # type: ignore[arg-type]  # what is refused
@@ -442,25 +491,6 @@ def test_a_cancelled_open_is_continued_by_the_next_one() -> None:
     asyncio.run(run())
 
 
-def test_close_in_another_loop_ends_nothing(gateway: FakeGateway) -> None:
-    async def begin() -> AsyncProducer:
-        return await AsyncProducer(gateway.url, producer="p").open()
-
-    with asyncio.Runner() as runner:
-        p = runner.run(begin())
-
-        async def end() -> None:
-            with pytest.raises(UsageError, match="another event loop"):
-                await p.close()
-
-        thread = threading.Thread(target=asyncio.run, args=(end(),))
-        thread.start()
-        thread.join(WAIT_S)
-        assert not p.closed
-        runner.run(p.close())
-        assert p.closed
-
-
 def test_asyncio_wait_accepts_receipts(gateway: FakeGateway) -> None:
     async def run() -> None:
         async with AsyncProducer(gateway.url, producer="p") as p:
@@ -478,12 +508,22 @@ def test_a_full_spool_is_reported_at_the_end_of_the_block(spool: Path) -> None:
         async with AsyncProducer(
             "tutti://127.0.0.1:1", producer="p", spool=spool, spool_bytes=limits.SPOOL_BYTES_MIN, delivery_timeout=1
         ) as p:
-            while p._queues[0].waiting() < 100:
-                p.send("t", bytes(100_000))
-                await asyncio.sleep(0)
+            records = limits.SPOOL_BYTES_MIN // 100_000 + 100
+            receipts = [p.send("t", bytes(100_000)) for _ in range(records)]
+            await asyncio.to_thread(receipts[0].spooled, WAIT_S)
+            draining = asyncio.create_task(p.drain())
+            while p.spool.used_bytes < limits.SPOOL_BYTES_MIN - 2 * limits.BATCH_BYTES:
+                await asyncio.sleep(0.01)
+            assert not draining.done(), "the spool is full"
+            draining.cancel()
+        raise AssertionError("the block ended as if all records were safe")
 
-    with pytest.raises(Unknown, match="closed before the record was sent"):
+    with pytest.raises(BufferFull, match="closed while the record waited for space in spool"):
         asyncio.run(run())
+    assert sum(file.stat().st_size for file in spool.iterdir()) <= limits.SPOOL_BYTES_MIN
+    with FakeGateway() as gateway, Producer(gateway.url, producer="p", spool=spool) as p:
+        assert p.flush(WAIT_S) == 0
+        assert 100 <= len(gateway.log.values()) <= limits.SPOOL_BYTES_MIN // 100_000, "what is in the spool commits"
 
 
 def test_a_producer_that_was_closed_before_it_opened_stays_closed(gateway: FakeGateway) -> None:
@@ -504,11 +544,123 @@ def test_drain_waits_for_the_buffer_of_the_ordering_that_was_full(held: HeldGate
             unordered = p._opened._unordered()
             unordered.buffered += limits.BUFFER_BYTES_MIN  # as if the gateway of its lane did not answer
             fill(p)
-            ordered = p._queues[0]
+            ordered = p._opened._accumulator
             held.gate.set()
             await asyncio.wait_for(p.drain(), WAIT_S)
             unordered.buffered -= limits.BUFFER_BYTES_MIN
-            assert ordered.accumulator is not None
-            assert ordered.accumulator.buffered <= limits.BUFFER_BYTES_MIN * 3 // 4
+            assert ordered.buffered <= limits.BUFFER_BYTES_MIN * 3 // 4
 
     asyncio.run(run())
+
+
+def test_no_call_needs_the_default_executor(gateway: FakeGateway, spool: Path) -> None:
+    """Blocking work of the application may fill the default executor of the event loop."""
+    release = threading.Event()
+
+    async def run() -> None:
+        asyncio.get_running_loop().set_default_executor(concurrent.futures.ThreadPoolExecutor(1))
+        blocking = asyncio.create_task(asyncio.to_thread(release.wait, 60))
+        await asyncio.sleep(0)
+        for options in ({}, {"spool": spool}):
+            async with asyncio.timeout(WAIT_S):
+                async with AsyncProducer(gateway.url, producer="p", **options) as p:  # type: ignore[arg-type]  # keyword arguments
+                    p.send("t", b"1", progress=b"1")
+                    assert await p.flush() == 0
+                    assert (await p.resume()).progress == b"1"
+                await (await AsyncProducer(gateway.url).open()).close()
+                with contextlib.suppress(ZeroDivisionError):
+                    async with AsyncProducer(gateway.url):
+                        raise ZeroDivisionError
+        assert not blocking.done()
+        release.set()
+        await blocking
+
+    asyncio.run(run())
+
+
+def test_cancelled_waits_leave_no_thread_and_no_call(held: HeldGateway) -> None:
+    async def run() -> None:
+        async with small(held) as p:
+            fill(p)
+            threads = set(threading.enumerate())
+            for wait in (p.flush, p.drain, p.flush):
+                with pytest.raises(TimeoutError):
+                    await asyncio.wait_for(wait(), 0.02)
+            assert await p.flush(0) > 0
+            assert set(threading.enumerate()) <= threads
+            assert not p._opened._accumulator.changed.calls
+            held.gate.set()
+            assert await p.flush(WAIT_S) == 0
+
+    asyncio.run(run())
+
+
+def test_flush_waits_for_unordered_records_and_closes_open_batches(held: HeldGateway) -> None:
+    async def run() -> None:
+        async with AsyncProducer(held.url, linger=30) as p:
+            receipts = [p.send("t", b"1"), p.send("t", b"2", ordering="unordered")]
+            assert await p.flush(0.05) == 2
+            held.gate.set()
+            assert await p.flush(WAIT_S) == 0
+            assert all(receipt.done() for receipt in receipts)
+
+    asyncio.run(run())
+
+
+def test_resume_waits_for_an_epoch_and_can_be_cancelled(gateway: FakeGateway, spool: Path) -> None:
+    async def run() -> None:
+        async with AsyncProducer("tutti://127.0.0.1:1", producer="p", spool=spool, delivery_timeout=0.1) as p:
+            threads = set(threading.enumerate())
+            with pytest.raises(TimeoutError):
+                await asyncio.wait_for(p.resume(), 0.05)
+            with pytest.raises(Unavailable, match=r"no open epoch after 0\.05 s"):
+                await p.resume(0.05)
+            assert set(threading.enumerate()) <= threads
+
+    asyncio.run(run())
+
+
+def test_a_batch_that_waits_has_a_copy_of_its_buffers(held: HeldGateway) -> None:
+    """The application reuses the memory of a record batch: a bytearray, or an array of numpy."""
+
+    async def run() -> None:
+        async with small(held) as p:
+            value, offsets = bytearray(2000), np.zeros(3, np.int32)
+            batch = pa.RecordBatch.from_arrays(
+                [pa.Array.from_buffers(pa.binary(), 2, [None, pa.py_buffer(offsets.data), pa.py_buffer(value)])], ["value"]
+            )
+            count = 0
+            while not waits(p) or count < 200:
+                value[:] = b"%04d" % count + bytes(996) + b"%04d" % (count + 1) + bytes(996)
+                offsets[:] = (0, 1000, 2000)
+                p.send_batch("t", batch)
+                value[:], offsets[:] = bytes(2000), 0
+                count += 2
+            held.gate.set()
+        assert numbers(held) == list(range(count))
+
+    asyncio.run(run())
+
+
+def test_the_wrong_kind_of_with_is_an_error_with_the_remedy(gateway: FakeGateway) -> None:
+    wrong: Any = AsyncProducer(gateway.url)
+    with pytest.raises(UsageError, match="use `async with AsyncProducer"), wrong:
+        pass
+
+
+def test_the_end_of_a_block_waits_once_for_spooled_records(spool: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    waits: list[float | None] = []
+    close = Producer._close
+
+    def record(self: Producer, timeout: float | None) -> None:
+        waits.append(timeout)
+        close(self, timeout)
+
+    monkeypatch.setattr(Producer, "_close", record)
+
+    async def run() -> None:
+        async with AsyncProducer("tutti://127.0.0.1:1", producer="p", spool=spool, delivery_timeout=0.1) as p:
+            p.send("t", b"1")
+
+    asyncio.run(run())
+    assert waits == [0.0]

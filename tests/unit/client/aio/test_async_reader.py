@@ -8,12 +8,13 @@ import random
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pyarrow as pa
 import pytest
 
-from tests.unit.client.fake_flight_server import ReadableGateway, error_of, values
+from tests.unit.client.fake_flight_server import ReadableGateway, always, error_of, values
 from tests.unit.client.fake_gateway import until
 from tutti import limits
 from tutti.aio import AsyncReader
@@ -94,7 +95,7 @@ def test_errors_of_opening_and_reading(gateway: ReadableGateway) -> None:
         with pytest.raises(Unavailable):
             await AsyncReader("tutti://127.0.0.1:1", connect_timeout=0.05).open()
         with pytest.raises(UsageError, match="exactly one of url and path"):
-            await AsyncReader().open()
+            await AsyncReader(gateway.url, path="data").open()
 
         def refuse(what: str) -> None:
             if what == "do_get":
@@ -232,6 +233,25 @@ def test_two_tasks_share_a_reader(gateway: ReadableGateway) -> None:
     asyncio.run(run())
 
 
+def test_save_needs_no_default_executor(gateway: ReadableGateway) -> None:
+    """Blocking work of the application may fill the default executor of the event loop."""
+    release = threading.Event()
+
+    async def run() -> None:
+        asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(1))
+        blocking = asyncio.create_task(asyncio.to_thread(release.wait, 60))
+        await asyncio.sleep(0)
+        async with AsyncReader(gateway.url, name="loader") as r:
+            await anext(r)
+            await asyncio.wait_for(r.save(), 20)
+        assert gateway.reads.saved == {"loader": 4}
+        assert not blocking.done()
+        release.set()
+        await blocking
+
+    asyncio.run(run())
+
+
 def test_save_commits_what_was_returned_and_not_what_was_fetched(gateway: ReadableGateway) -> None:
     async def run() -> None:
         async with AsyncReader(gateway.url, name="loader", follow=True) as r:
@@ -342,5 +362,106 @@ def test_the_next_batch_is_fetched_ahead_and_no_more(gateway: ReadableGateway, m
             assert values([batch]) == [0, 1, 2, 3]
             await asyncio.sleep(0.1)
             assert (taken, r.position) == ([4, 8], 4)
+
+    asyncio.run(run())
+
+
+def test_a_cancelled_wait_for_a_record_does_not_end_the_iteration(gateway: ReadableGateway) -> None:
+    async def run() -> None:
+        async with AsyncReader(gateway.url, start="latest", follow=True) as r:
+            records = r.records()
+            for number in (20, 21):
+                with pytest.raises(TimeoutError):
+                    await asyncio.wait_for(anext(records), 0.02)
+                gateway.add(1)
+                assert (await asyncio.wait_for(anext(records), WAIT_S)).value == b"%d" % number
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("over", [True, False])
+def test_an_error_that_no_call_waited_for_counts_only_if_the_outage_lasts(gateway: ReadableGateway, over: bool) -> None:
+    async def run() -> None:
+        async with AsyncReader(gateway.url, start="latest", follow=True, patience=1.5) as r:
+            gateway.reads.fail = always("busy")
+            while True:  # as a program that does other work between short polls
+                assert await r.poll(0.01) is None
+                assert r._fetching is not None
+                await asyncio.wait({r._fetching})
+                if r._fetching.exception() is not None:
+                    break
+            if over:
+                gateway.reads.fail = lambda what: None
+                gateway.add(1)
+                assert values([await anext(r)]) == [20]
+            else:
+                with pytest.raises(
+                    Unavailable, match=r"no gateway answered a read within \d\.\d s, and every poll has failed: 127"
+                ):
+                    await r.poll(WAIT_S)
+
+    asyncio.run(run())
+
+
+def test_a_reader_that_is_dropped_or_closed_while_it_opens_logs_nothing_more(caplog: pytest.LogCaptureFixture) -> None:
+    errors: list[object] = []
+
+    async def run() -> None:
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: errors.append(context))
+        for close in (True, False):
+            r = AsyncReader("tutti://127.0.0.1:1", connect_timeout=30)
+            with pytest.raises(TimeoutError):
+                await asyncio.wait_for(r.open(), 0.1)
+            if close:
+                await r.close()
+            caplog.clear()
+            del r
+            await asyncio.to_thread(until, lambda: not reader_threads())
+            await asyncio.sleep(0)
+            assert caplog.messages == []
+        failed = AsyncReader("tutti://127.0.0.1:1", connect_timeout=0.01)
+        opening = asyncio.create_task(failed.open())
+        await asyncio.sleep(0)
+        opening.cancel()
+        pending = failed._opening
+        assert pending is not None
+        await asyncio.to_thread(until, pending.done)
+        del failed, pending
+        gc.collect()
+
+    asyncio.run(run())
+    assert errors == []
+
+
+def test_the_description_has_the_position_of_the_returned_records(gateway: ReadableGateway) -> None:
+    async def run() -> None:
+        r = AsyncReader(gateway.url, name="loader")
+        assert repr(r) == "<AsyncReader not open>"
+        async with r:
+            await anext(r)
+            await asyncio.sleep(0.05)  # the thread has the next batch
+            address = gateway.url.removeprefix("tutti://")
+            assert repr(r) == f"<AsyncReader 'loader' of {gateway.url}, connected to {address}, position 4, end 20>"
+
+    asyncio.run(run())
+
+
+def test_the_wrong_kind_of_with_and_of_for_is_an_error_with_the_remedy(gateway: ReadableGateway) -> None:
+    reader: Any = AsyncReader(gateway.url)
+    with pytest.raises(UsageError, match="use `async with AsyncReader"), reader:
+        pass
+    with pytest.raises(UsageError, match="use `async for batch in reader`"):
+        list(reader)
+
+    async def run() -> None:
+        with pytest.raises(UsageError, match=r"use `async for record in reader.records\(\)`"):
+            await reader.records()
+        with Reader(gateway.url) as plain:
+            found: Any = plain
+            with pytest.raises(UsageError, match="use `with Reader"):
+                async with found:
+                    pass
+            with pytest.raises(UsageError, match="use `for batch in reader`"):
+                _ = [batch async for batch in found]
 
     asyncio.run(run())

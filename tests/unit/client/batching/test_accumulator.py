@@ -6,10 +6,11 @@ import threading
 import time
 from typing import Any
 
+import msgspec
 import pytest
 
 from tests.unit.client.batching.accumulators import closed, deliver, feed_of, send
-from tests.unit.client.fake_gateway import until
+from tests.unit.client.fake_gateway import FakeGateway, until
 from tutti import limits
 from tutti.batching.accumulator import Accumulator
 from tutti.batching.options import BatchingOptions
@@ -44,6 +45,26 @@ def test_a_record_larger_than_a_batch_goes_alone() -> None:
     for size in (10, 5000, 10):
         send(feed, b"x" * size)
     assert [len(batch) for batch in closed(feed)] == [1, 1, 1]
+
+
+@pytest.mark.parametrize(
+    ("quotas", "counts"),
+    [
+        ({"records_per_s": 100}, [1, 10, 10, 10, 9]),
+        ({"records_per_s": 5}, [1] * 40),
+        ({"bytes_per_s": 1210}, [1] * 40),
+        ({"bytes_per_s": 12_100}, [1, 10, 10, 10, 9]),
+        ({"bytes_per_s": 12_100, "records_per_s": 50}, [1, *[5] * 7, 4]),
+        ({}, [1, 39]),
+    ],
+)
+def test_a_quota_limits_the_records_of_a_batch(quotas: dict[str, int], counts: list[int]) -> None:
+    feed = feed_of()
+    with FakeGateway() as gateway:
+        feed.set_limits(msgspec.structs.replace(gateway.welcome(), **quotas))
+    for _ in range(40):
+        send(feed, b"x" * 100)  # 121 bytes with the overhead of a record
+    assert [len(batch) for batch in closed(feed)] == counts
 
 
 def test_another_topic_closes_the_batch() -> None:
@@ -87,6 +108,18 @@ def test_a_corked_accumulator_keeps_a_lone_record_until_it_is_uncorked() -> None
     send(lingers)
     lingers.uncork()
     assert not lingers.queue
+
+
+def test_records_that_callbacks_send_gather_in_one_batch_with_an_appender_from_the_second_one_on() -> None:
+    feed = feed_of()
+    feed.cork()
+    send(feed, b"1")
+    assert not feed.appenders
+    send(feed, b"2")
+    assert feed.appenders["t"](b"3") is not None
+    feed.uncork()
+    assert not feed.appenders
+    assert closed(feed) == [[b"1", b"2", b"3"]]
 
 
 def test_with_linger_a_batch_waits_for_it_and_no_longer() -> None:

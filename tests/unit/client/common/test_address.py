@@ -5,8 +5,8 @@ import re
 import pytest
 
 from tutti import limits
-from tutti.common.gateway_url import Address, parse_url
-from tutti.errors import ConfigError
+from tutti.common.gateway_url import Address, default_noted, parse_url, url_or_default
+from tutti.errors import ConfigError, Unavailable
 
 
 @pytest.mark.parametrize(
@@ -53,6 +53,37 @@ def test_good_urls(url: str, addresses: list[tuple[str, int]]) -> None:
 def test_mistakes_in_urls_are_named(url: str, said: str) -> None:
     with pytest.raises(ConfigError, match=re.escape(said)):
         parse_url(url)
+
+
+@pytest.mark.parametrize(
+    ("variable", "addresses"),
+    [(None, [("127.0.0.1", 7400)]), ("", [("127.0.0.1", 7400)]), ("tutti://a:1,b:2", [("a", 1), ("b", 2)])],
+)
+def test_the_url_of_the_environment(
+    monkeypatch: pytest.MonkeyPatch, variable: str | None, addresses: list[tuple[str, int]]
+) -> None:
+    if variable is not None:
+        monkeypatch.setenv("TUTTI_URL", variable)
+    assert url_or_default(None) == addresses
+    assert url_or_default("tutti://c:3") == [("c", 3)]
+
+
+def test_a_mistake_in_the_environment_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TUTTI_URL", "localhost:7400")
+    with pytest.raises(ConfigError, match="TUTTI_URL: the url 'localhost:7400' does not begin with tutti://"):
+        url_or_default(None)
+
+
+def test_only_an_unreachable_default_gets_a_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
+    def notes(url: str | None) -> list[str]:
+        with pytest.raises(Unavailable) as caught, default_noted(url):
+            raise Unavailable("refused")
+        return getattr(caught.value, "__notes__", [])
+
+    assert notes(None) == ["127.0.0.1:7400 is the default: start gateways with `tutti dev`, or name others with url= or TUTTI_URL"]
+    assert notes("tutti://127.0.0.1:7400") == []
+    monkeypatch.setenv("TUTTI_URL", "tutti://127.0.0.1:7400")
+    assert notes(None) == []
 
 
 def test_a_url_is_text() -> None:

@@ -145,8 +145,23 @@ def test_outage_is_the_time_since_its_begin(logged: Logged) -> None:
 
 def test_every_condition_can_end(logged: Logged) -> None:
     for condition in Condition:
-        if condition is not Condition.CONNECTED:
+        if condition not in (Condition.CONNECTED, Condition.THROTTLED):
             assert LINES[condition, Event.CONNECTED][0] is Condition.CONNECTED
+
+
+def test_a_throttled_client_is_connected_and_logs_its_quota_once(logged: Logged) -> None:
+    log = logged.log
+    log.on(Event.CONNECTED, START, where="A")
+    for second in range(1, 4):
+        log.on(Event.THROTTLED, START + second, "throttled by the quota of its token (5 records/s)")
+    log.remind(START + 1000)
+    assert (log.connected, log.outage(START + 1000)) == (True, 0)
+    log.on(Event.LOST, START + 1001, "reset")
+    assert (log.connected, log.outage(START + 1003)) == (False, 2)
+    assert logged.lines()[1:] == [
+        "WARNING throttled by the quota of its token (5 records/s): A delays records",
+        "WARNING lost the connection to A: reset",
+    ]
 
 
 def test_a_cause_may_have_braces(logged: Logged) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from tests.unit.client.delivery.delivery_harness import NUMBER, Rig, in_flight, sequences, values_of
@@ -10,7 +12,7 @@ from tutti.batching.receipt import Receipt
 from tutti.data import client_protocol
 from tutti.delivery.ordered import OrderedDelivery
 from tutti.delivery.session import TRANSITIONS, Event, State
-from tutti.errors import ConfigError, FormatError, InvariantViolated, NotAllowed, Refused, Unknown
+from tutti.errors import Aborted, ConfigError, FormatError, InvariantViolated, NotAllowed, Refused, Unknown
 
 
 def test_from_hello_to_a_committed_record() -> None:
@@ -226,7 +228,7 @@ def test_a_refusal_for_now_is_followed_by_the_same_again_later_and_later() -> No
     rig.now += 61
     receipt = rig.send()
     rig.delivery.work(rig.now)
-    with pytest.raises(Unknown, match="the disk is low"):
+    with pytest.raises(Aborted, match="the disk is low"):
         receipt.result(0)
 
 
@@ -304,6 +306,67 @@ def test_a_topic_that_is_refused_fails_its_records_alone() -> None:
     assert good.result(0) == 0
 
 
+def test_the_refusal_of_a_topic_is_logged_once_until_the_topic_opens(caplog: pytest.LogCaptureFixture) -> None:
+    rig = Rig().ready()
+
+    def refuse(topic: str) -> None:
+        receipt = rig.send(topic=topic)
+        rig.say(client_protocol.Denied(rig.hear(client_protocol.OpenTopic).request, "rights", f"ask for {topic}"))
+        with pytest.raises(NotAllowed):
+            receipt.result(0)
+
+    for topic in ("a", "a", "b"):
+        refuse(topic)
+    a = "producer 'jfk': records fail: topic 'a' was refused: ask for a (rights)"
+    b = "producer 'jfk': records fail: topic 'b' was refused: ask for b (rights)"
+    assert [(one.levelname, one.getMessage()) for one in caplog.records] == [("ERROR", a), ("ERROR", b)]
+    rig.send(topic="a")
+    rig.topic()
+    rig.commit(rig.frames()[0], 0)
+    rig.delivery.session.topics.clear()
+    refuse("a")
+    assert caplog.messages == [a, b, a]
+    for number in range(limits.FAILURES_KEPT_MAX):
+        refuse(f"topic {number}")
+    assert len(caplog.messages) == limits.FAILURES_KEPT_MAX + 1, "the set of logged topics is bounded"
+
+
+def test_a_topic_that_is_refused_with_batches_in_flight_ends_their_epoch() -> None:
+    rig, frames = in_flight(2)
+    young = rig.send(b"young")
+    sent = [Receipt(batch, 0) for batch in rig.delivery.window]
+    rig.commit(frames[0], 0)
+    rig.say(client_protocol.RefusedAnswer(NUMBER, 1, 2, "producer", "open an epoch", retry=False))
+    rig.now += 1
+    rig.hear(client_protocol.Hello)
+    rig.say(rig.welcome())
+    rig.opened(rig.hear(client_protocol.OpenProducer), sequence=1)
+    rig.now += 1
+    rig.say(client_protocol.Denied(rig.hear(client_protocol.OpenTopic).request, "rights", "ask for a token"))
+    asked = rig.hear(client_protocol.OpenProducer)
+    assert asked.epoch == 2, "the client does not request the topic again and again"
+    rig.opened(asked, sequence=1)
+    assert sent[0].result(0) == 0
+    with pytest.raises(NotAllowed, match="ask for a token"):
+        sent[1].result(0)
+    with pytest.raises(Aborted):
+        young.result(0)
+
+
+@pytest.mark.parametrize("accepted", [True, False])
+def test_the_end_of_a_running_producer_without_rights_is_logged_once(caplog: pytest.LogCaptureFixture, accepted: bool) -> None:
+    rig = Rig()
+    rig.opened(rig.connect()) if accepted else rig.connect()
+    rig.send()
+    for _ in range(2):
+        rig.say(client_protocol.Denied(0, "token", "the token was revoked: ask for a new token"))
+    end = (
+        "producer 'jfk' has ended (number of failed records: 1): producer 'jfk' is not authorised: "
+        "the token was revoked: ask for a new token"
+    )
+    assert caplog.messages == ([end] if accepted else []), "without an epoch, the constructor raises the error"
+
+
 def test_a_topic_is_asked_for_again_when_the_gateway_could_not() -> None:
     rig = Rig().ready()
     rig.send()
@@ -340,6 +403,35 @@ def test_a_silent_gateway_is_asked_and_then_left() -> None:
     assert "no answer" in rig.delivery.session.drop
 
 
+def test_batches_that_a_gateway_holds_for_a_quota_are_not_sent_again() -> None:
+    rig, frames = in_flight(4)
+    quota: dict[str, Any] = {"records_per_s": 5, "bytes_per_s": 7000}
+
+    def probe() -> None:
+        rig.now = rig.delivery.next_time(rig.now)
+        rig.hear(client_protocol.Hello)
+
+    probe()
+    rig.say(rig.welcome(held_from=3, **quota))
+    assert sequences(rig.frames()) == [(1, 1), (2, 1)], "their answers may have been lost"
+    assert rig.delivery.session.throttled == "throttled by the quota of its token (5 records/s, 7000 bytes/s)"
+    rig.commit(frames[0], 0)
+    assert rig.delivery.session.throttled == ""
+    probe()
+    rig.say(rig.welcome(held_from=2, **quota))
+    assert rig.frames() == []
+    assert rig.delivery.window.records_resent == 2
+    probe()
+    rig.say(rig.welcome(**quota))
+    assert sequences(rig.frames()) == [(2, 1), (3, 1), (4, 1)], "the gateway holds none of them"
+    probe()
+    rig.say(rig.welcome(held_from=2, **quota))
+    rig.delivery.disconnected()
+    assert rig.delivery.session.throttled == ""
+    rig.opened(rig.connect(held_from=2, **quota))
+    assert sequences(rig.frames()) == [(2, 1), (3, 1), (4, 1)], "the old connection may have lost any of them"
+
+
 def test_a_gateway_that_never_greets_is_left() -> None:
     rig = Rig()
     rig.delivery.session.connected(rig.now)
@@ -367,10 +459,13 @@ def test_the_deadline_makes_everything_unknown_and_ends_the_epoch() -> None:
     rig.delivery.disconnected()
     rig.now = rig.delivery.next_time(rig.now)
     rig.delivery.work(rig.now)
-    with pytest.raises(Unknown, match="may or may not be committed"):
+    for batch in sent:
+        with pytest.raises(Unknown, match="may or may not be committed"):
+            Receipt(batch, 0).result(0)
+    with pytest.raises(Aborted, match=r"never sent, so it is in no log: a record of .* has no outcome after 5 s"):
         young.result(0)
     assert [Receipt(batch, 0).left for batch in sent] == [True, True]
-    assert not young.left, "what is said is of the oldest: this one is in no log"
+    assert not young.left
     assert rig.feed.undelivered() == 0
     again = rig.send(b"again")
     asked = rig.connect()
@@ -390,10 +485,55 @@ def test_the_deadline_of_an_unsent_batch_ends_no_epoch() -> None:
     receipt = rig.send()
     rig.now = 1e9
     rig.delivery.work(rig.now)
-    with pytest.raises(Unknown, match="it never left this process"):
+    with pytest.raises(Aborted, match="it never left this process"):
         receipt.result(0)
     assert not receipt.left
     assert rig.connect().epoch == 1
+
+
+def test_a_batch_whose_deadline_has_passed_before_the_next_run_is_not_sent() -> None:
+    """Proves that the deadline of a new batch counts, although the time of the next action was computed without the batch."""
+    rig, frames = in_flight(1, delivery_timeout=5.0)
+    rig.commit(frames[0], 0)
+    assert rig.delivery.next_time(rig.now) == float("inf")
+    late = rig.send(b"late")
+    rig.now += 5.1
+    assert rig.hears() == []
+    with pytest.raises(Aborted, match="it never left this process"):
+        late.result(0)
+
+
+def test_the_deadline_of_a_sent_batch_is_enforced_without_another_look_at_the_time() -> None:
+    rig, frames = in_flight(1, delivery_timeout=5.0)
+    rig.commit(frames[0], 0)
+    assert rig.delivery.next_time(rig.now) == float("inf")
+    late = rig.send(b"late")
+    assert sequences(rig.frames()) == [(2, 1)]
+    assert rig.delivery.due_at == rig.now + 5.0
+    rig.now += 5.1
+    rig.delivery.work(rig.now)
+    with pytest.raises(Unknown, match="may or may not be committed"):
+        late.result(0)
+
+
+def test_an_epoch_that_ends_with_its_last_batch_ends_although_no_time_is_due() -> None:
+    rig, frames = in_flight(1)
+    rig.delivery.end_epoch_when_idle()
+    rig.delivery.next_time(rig.now)
+    assert rig.hears() == []
+    rig.commit(frames[0], 0)
+    assert rig.hear(client_protocol.OpenProducer).epoch == 2
+
+
+def test_a_receipt_ends_the_idle_time_of_a_nameless_producer() -> None:
+    rig = Rig(name="~abc", delivery_timeout=1e6).ready()
+    rig.send()
+    rig.topic()
+    (frame,) = rig.frames()
+    rig.now += limits.IDLE_PRODUCER_US / 1e6
+    rig.commit(frame, 0)
+    rig.send(b"soon")
+    assert sequences(rig.frames()) == [(2, 1)]
 
 
 def test_a_nameless_producer_that_was_idle_begins_another_epoch() -> None:
@@ -483,10 +623,14 @@ def test_a_transition_absent_from_the_table_is_illegal() -> None:
 
 def test_the_end_gives_every_record_an_outcome() -> None:
     rig, _ = in_flight(2)
-    receipts = [rig.send(b"open"), rig.send(b"other", topic="u")]
+    sent = [Receipt(batch, 0) for batch in rig.delivery.window]
+    unsent = [rig.send(b"open"), rig.send(b"other", topic="u")]
     rig.delivery.end(Unknown("closed"))
-    for receipt in receipts:
-        with pytest.raises(Unknown, match="closed"):
+    for receipt in sent:
+        with pytest.raises(Unknown, match=r"^closed$"):
+            receipt.result(0)
+    for receipt in unsent:
+        with pytest.raises(Aborted, match=r"^the record was never sent, so it is in no log: closed$"):
             receipt.result(0)
     assert rig.feed.undelivered() == 0
     assert isinstance(rig.delivery, OrderedDelivery)

@@ -138,12 +138,12 @@ def test_aborts_that_arrive_out_of_order_let_no_record_overtake() -> None:
     assert after.result(0) == 0
 
 
-def test_a_running_producer_is_fenced() -> None:
+def test_a_running_producer_is_fenced(caplog: pytest.LogCaptureFixture) -> None:
     rig, _ = in_flight(2)
     receipt = rig.send()
     rig.say(client_protocol.FencedAnswer(NUMBER, 2, 1))
     # Who is over cannot know which of the three it was: all are named, and what leads on from each.
-    with pytest.raises(Fenced, match=r"instance began epoch 2, or an operator fenced it.*current or a new instance"):
+    with pytest.raises(Fenced, match=r"instance began epoch 2, or an operator fenced it.*open a new Producer"):
         receipt.result(0)
     with pytest.raises(Fenced):
         rig.send()
@@ -152,6 +152,8 @@ def test_a_running_producer_is_fenced() -> None:
     assert rig.delivery.session.state is State.ENDED
     rig.delivery.disconnected()
     assert rig.hears() == []
+    (line,) = caplog.messages
+    assert line.startswith("producer 'jfk' has ended (number of failed records: 3): producer 'jfk' is fenced: another instance ")
 
 
 def test_after_an_abort_a_producer_requests_its_next_epoch_and_is_fenced_if_another_took_it() -> None:

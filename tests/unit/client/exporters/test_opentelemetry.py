@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 
 import pytest
 from opentelemetry import metrics
@@ -12,6 +13,7 @@ from opentelemetry.sdk.metrics.export import InMemoryMetricReader, Sum
 from tests.unit.client.fake_flight_server import ReadableGateway
 from tests.unit.client.fake_gateway import FakeGateway
 from tutti import Producer, Reader, UsageError
+from tutti.common.stats import ProducerStats
 from tutti.exporters import opentelemetry
 from tutti.exporters.clients import METRICS
 from tutti.exporters.opentelemetry import register
@@ -74,6 +76,25 @@ def test_a_counter_is_monotone_and_has_its_unit(provider: MeterProvider, collect
     assert sent.data.is_monotonic
     assert not isinstance(found["tutti.client.producer.outage"].data, Sum)
     assert found["tutti.client.producer.outage"].unit == "s"
+
+
+def test_a_collection_reads_the_statistics_of_a_client_once(
+    provider: MeterProvider, collected: InMemoryMetricReader, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with FakeGateway() as gateway, Producer(gateway.url, producer="p") as p:
+        register(p, provider.get_meter("app"))
+        read, calls = p.stats, []
+
+        def stats() -> ProducerStats:
+            calls.append(1)
+            return replace(read(), records_sent=len(calls), records_acknowledged=len(calls))
+
+        monkeypatch.setattr(p, "stats", stats)
+        for number in (1, 2, 3):
+            found = values(collected)
+            assert found["tutti.client.producer.records_sent", "p"] == number
+            assert found["tutti.client.producer.records_acknowledged", "p"] == number
+        assert len(calls) == 3
 
 
 def test_two_open_clients_cannot_share_a_name(provider: MeterProvider) -> None:

@@ -6,6 +6,7 @@ import logging
 import threading
 from typing import Any
 
+import msgspec
 import pytest
 
 from tests.unit.client.fake_gateway import FakeGateway, until
@@ -14,6 +15,7 @@ from tests.unit.client.two_gateways import send as send_unordered
 from tutti import limits
 from tutti.data import client_protocol
 from tutti.data.frames.frame import Frame
+from tutti.delivery import session
 from tutti.io import session_connection
 from tutti.producer import Producer
 
@@ -57,9 +59,36 @@ def test_records_without_outcomes_are_an_outage(lines: Lines, monkeypatch: pytes
     connected, stalled, recovered = lines.told()
     assert connected == f"INFO producer 'p': connected to {where}"
     assert stalled.startswith(f"WARNING producer 'p': connected to {where}, but no record has got an outcome for 0.")
-    assert stalled.endswith(" or the token may be above its quota")
+    assert stalled.endswith("no error is known; the disk of a gateway may hang")
     assert recovered.startswith("INFO producer 'p': recovered after ")
     assert recovered.endswith(f": connected to {where}; 1 record waited")
+
+
+def test_records_that_wait_for_a_quota_are_not_an_outage(lines: Lines, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(session_connection, "_STALLED_S", 0.05)
+    monkeypatch.setattr(session, "_SILENCE_MIN", 0.02)
+    monkeypatch.setattr(limits, "STALL_POLL_US", 20_000)
+    gate, probes = threading.Event(), 0
+
+    def hold(heard: object) -> list[Any] | None:
+        nonlocal probes
+        if isinstance(heard, client_protocol.Hello):
+            probes += 1
+            welcome = msgspec.structs.replace(gateway.welcome(), records_per_s=1, bytes_per_s=0, held_from=1)
+            return [gateway.welcome() if probes == 1 else welcome]
+        return [] if isinstance(heard, Frame) and not gate.is_set() else None
+
+    with FakeGateway(rule=hold) as gateway, Producer(gateway.url, producer="p", delivery_timeout=60) as p:
+        receipt = p.send("t", b"1")
+        until(lambda: len(lines) == 2)
+        until(lambda: probes > 4)
+        found = p.stats()
+        assert (found.connected, found.outage, found.records_resent) == (True, 0.0, 0)
+        gate.set()
+        gateway.rule = None  # the gateway holds no batch, so the client sends the batch again
+        receipt.result(30)
+    where = f"gateway fake at 127.0.0.1:{gateway.port}"
+    assert lines.told()[1:] == [f"WARNING producer 'p': throttled by the quota of its token (1 records/s): {where} delays records"]
 
 
 def test_gateways_that_open_sessions_and_refuse_all_records_are_one_outage(lines: Lines) -> None:

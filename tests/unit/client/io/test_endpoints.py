@@ -123,3 +123,26 @@ def test_wrong_ports_are_the_error_only_if_all_are_wrong() -> None:
     assert not one.only_wrong_ports()
     one.advance("http", wrong=True)
     assert one.only_wrong_ports()
+
+
+def test_advice_fits_the_results_and_names_each_remedy_once() -> None:
+    one = route("tutti://a:1,b:2,c:3,d:4")
+    assert one.advice() == ""
+    for result in ("connection refused", "the host name is unknown (no answer)", "no connection within 0.5 s", "no route to host"):
+        assert not one.nothing_listens()
+        one.advance(result)
+    assert one.advice() == (
+        ". Start the gateway where connections are refused, or correct the port. Correct the host name, or add it to the name "
+        "service. Check the network, the firewall, and the hosts that do not answer"
+    )
+    assert not one.nothing_listens(), "a host that does not answer may have a gateway"
+
+
+def test_nothing_listens_only_if_each_address_has_no_process() -> None:
+    one = route("tutti://a:1,b:2")
+    one.advance("connection refused")
+    assert not one.nothing_listens()
+    one.advance("the host name is unknown (name or service not known)")
+    assert one.nothing_listens()
+    one.record("connected")
+    assert not one.nothing_listens()

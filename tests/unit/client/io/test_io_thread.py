@@ -17,7 +17,7 @@ import pytest
 from tests.unit.client.fake_gateway import FakeGateway, until
 from tutti import limits
 from tutti.batching.receipt import Receipt
-from tutti.errors import Unavailable, Unknown, UsageError
+from tutti.errors import Aborted, Unavailable, Unknown, UsageError
 from tutti.io import io_thread as engines
 from tutti.io.producer_io import ProducerIO
 from tutti.io.session_connection import SessionConnection
@@ -138,7 +138,7 @@ def test_a_fault_ends_its_producer_alone(
 
         monkeypatch.setattr(SessionConnection, "receive", faulty)
         receipt = bad.send("t", b"x")
-        with pytest.raises(Unknown, match="a defect"):
+        with pytest.raises(Aborted, match="a defect"):
             receipt.result(10)
         with pytest.raises(Unknown, match="a defect"):
             bad.send("t", b"y")
@@ -161,7 +161,7 @@ def test_a_broken_thread_fails_all_waiting_callers(
 
         monkeypatch.setattr(engines.IOThread, "_run_ready", broken)
         for receipt in receipts:
-            with pytest.raises(Unknown, match="the kernel is mad"):
+            with pytest.raises((Aborted, Unknown), match="the kernel is mad"):
                 receipt.result(10)
         monkeypatch.undo()
         gateway.rule = None
@@ -280,7 +280,7 @@ def test_a_producer_with_slow_notifications_delays_no_other(
         monkeypatch.setattr(ProducerIO, "run_once", turned)
         monkeypatch.setattr(ProducerIO, "fail", told)
         receipt = first.send("t", b"never")
-        with pytest.raises(Unknown, match="no room"):
+        with pytest.raises(Aborted, match="no room"):
             receipt.result(10)
         other.send("t", b"x").result(10)
     assert "failing the records of producer first raised an exception" in caplog.text

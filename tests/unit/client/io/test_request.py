@@ -198,4 +198,36 @@ def test_results_of_other_gateways_are_reported_with_an_answer_and_the_answer_on
     ):
         talk.request(client_protocol.StatusAnswer, client_protocol.Status)
     said = f"127.0.0.1:{gateway.port} answered last: no view (not_primary); 127.0.0.1:1: connection refused"
+    said = f"{said}. Start the gateway where connections are refused, or correct the port"
     assert str(late.value) == f"the request was not done within 30 s: {said}"
+
+
+def test_a_client_that_awaits_no_start_fails_when_all_ports_refuse() -> None:
+    with (
+        RequestClient("tutti://127.0.0.1:1", timeout=600, await_start=False) as talk,
+        pytest.raises(Unavailable, match=r"^no gateway runs at 127\.0\.0\.1:1: connection refused\. Start the gateway"),
+    ):
+        talk.welcome()
+
+
+def test_a_client_that_awaits_no_start_waits_for_a_gateway_that_restarts() -> None:
+    with FakeGateway() as gateway, RequestClient(gateway.url, timeout=1.5, await_start=False) as talk:
+        talk.welcome()
+        gateway.stop()
+        with pytest.raises(Unavailable, match=r"^no gateway answered within 1\.5 s: .*connection refused"):
+            talk.welcome()
+
+
+def test_the_check_of_a_request_without_an_answer_ends_the_request() -> None:
+    def check() -> None:
+        raise Unavailable("the caller knows that no answer comes")
+
+    def silent(heard: object) -> list[object] | None:
+        return [] if isinstance(heard, client_protocol.Status) else None
+
+    with (
+        FakeGateway(rule=silent) as gateway,
+        RequestClient(gateway.url, timeout=600, check=check) as talk,
+        pytest.raises(Unavailable, match="the caller knows"),
+    ):
+        talk.request(client_protocol.StatusAnswer, client_protocol.Status)

@@ -161,6 +161,46 @@ def test_a_gateway_that_answers_pings_is_kept(monkeypatch: pytest.MonkeyPatch) -
             assert link.next_event() is None
 
 
+def test_an_event_is_handled_by_a_read_only_while_nothing_else_is_due(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Proves what `handle` does in place of the poll: data, no data, the end, keepalive, and a queue that waits for the socket."""
+    monkeypatch.setattr(client_link, "_KEEPALIVE_S", 600.0)
+    with _up(receive_bytes=1 << 14) as (link, peer):
+        polled: list[float] = []
+        poll = link._poll_events
+
+        def counted(timeout_s: float) -> None:
+            polled.append(timeout_s)
+            poll(timeout_s)
+
+        monkeypatch.setattr(link, "_poll_events", counted)
+        link.is_ready = True
+        link.handle(time.monotonic())
+        assert [link.is_ready, link.readable, link.has_events] == [False] * 3
+        peer.socket.sendall(frame(b"receipt"))
+        assert select.select([link.fileno()], [], [], 30)[0]
+        link.handle(time.monotonic())
+        assert [link.receive(), link.readable, link.receive()] == [b"receipt", False, None]
+        assert not polled
+        while not link._outgoing:
+            link.send([bytes(1 << 20)])
+        link.handle(time.monotonic())  # only the poll reports that the socket is writable
+        assert polled == [0.0]
+        peer.reset()
+        while not link.has_events:
+            link.handle(time.monotonic())
+        assert link.next_event() is ConnectionEvent.DOWN
+        link.handle(time.monotonic())  # the connection has ended, and `handle` finds nothing to read
+
+
+def test_keepalive_continues_while_only_events_are_handled(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(client_link, "_KEEPALIVE_S", 0.02)
+    with _up() as (link, peer):
+        while (event := link.next_event()) is None:
+            link.handle(time.monotonic())
+        assert event is ConnectionEvent.DOWN
+        assert peer.drain(len(PING)) == PING
+
+
 def test_the_send_queue_is_bounded_and_drains_when_the_socket_has_space(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "CLIENT_WINDOW_FRAMES", 4)
     monkeypatch.setattr(client_link, "_KEEPALIVE_S", 600.0)  # this peer answers no question, however long it reads

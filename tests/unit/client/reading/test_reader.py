@@ -10,15 +10,16 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
 
 from tests.support.ports import free_port
+from tests.support.processes import in_child
 from tests.unit.client.fake_flight_server import ReadableGateway, always, error_of, read_values, values
 from tests.unit.client.fake_gateway import LOG_UUID
-from tests.unit.client.test_producer_process import _in_child
 from tutti import limits
 from tutti.data.frames.columns import COLUMNS, schema_of
 from tutti.data.scan_request import ScanRequest
@@ -135,9 +136,16 @@ def test_wrong_arguments_are_reported(
         Reader(gateway.url, **arguments)
 
 
-def test_no_url_and_no_path() -> None:
-    with pytest.raises(UsageError, match="needs exactly one of url and path="):
-        Reader()
+def test_without_a_url_the_environment_names_the_gateways(
+    gateway: ReadableGateway, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("TUTTI_URL", gateway.url)
+    with Reader(start=0) as reader:
+        assert gateway.url in repr(reader)
+    with pytest.raises(TuttiError, match="none"):
+        Reader(path=tmp_path / "none")
+    with pytest.raises(TuttiError, match="none"):
+        Reader(archive=tmp_path / "none")
 
 
 @pytest.mark.parametrize("url", [5, ["tutti://127.0.0.1:7400"], b"tutti://127.0.0.1:7400"])
@@ -273,7 +281,7 @@ def test_each_address_is_listed_once_with_its_failure_and_the_shorter_wait_holds
         Reader(f"tutti://127.0.0.1:1,127.0.0.1:{port}", **options)  # type: ignore[arg-type]  # of seconds
     refused = "connection refused"
     said = f"no gateway answered a read within 1.5 s: 127.0.0.1:1: {refused}; 127.0.0.1:{port}: {refused}"
-    assert str(caught.value) == said
+    assert str(caught.value) == f"{said}. Start the gateway where connections are refused, or correct the port"
     assert time.monotonic() - began < limits.CONNECT_TIMEOUT_US / 1e6
 
 
@@ -381,4 +389,4 @@ def test_a_forked_child_gets_an_error_when_it_reads(gateway: ReadableGateway) ->
     def read() -> str:
         return str(FlightSource(gateway.url).frontier())
 
-    assert re.match(rf"UsageError: process \d+ was forked from process {os.getpid()}.*spawn", _in_child(read))
+    assert re.match(rf"UsageError: process \d+ was forked from process {os.getpid()}.*spawn", in_child(read))

@@ -183,11 +183,48 @@ def test_batches_with_a_callback_are_bounded(gateway: FakeGateway, spool: Path, 
     with opened(gateway, spool, delivery_timeout=30, on_full="raise") as p:
         for _ in range(2):
             p.send("t", b"x", on_delivery=lambda _error, _receipt: None).spooled(30)
-        with pytest.raises(BufferFull, match="2 batches with on_delivery have no outcome yet, which is the limit"):
+        with pytest.raises(BufferFull, match="2 batches with callbacks have no outcome yet, which is the limit"):
             p.send("t", b"x")
         gateway.start()
         until(lambda: not p.spool.records)
         p.send("t", b"x").result(30)
+
+
+@pytest.mark.parametrize("before", [True, False])
+def test_batches_with_a_future_are_bounded(
+    gateway: FakeGateway, spool: Path, monkeypatch: pytest.MonkeyPatch, before: bool
+) -> None:
+    """Proves it for callbacks of a receipt that come before or after the disk has the record, even if the receipt is dropped."""
+    monkeypatch.setattr(limits, "SPOOL_WATCHED_MAX", 3)
+    outcomes: list[int] = []
+    gateway.stop()
+    with opened(gateway, spool, delivery_timeout=30, on_full="raise", linger=0.2) as p:
+        for _ in range(3):
+            receipt = p.send("t", b"x")
+            if not before:
+                receipt.spooled(30)
+            receipt.add_done_callback(lambda done: outcomes.append(done.result()))
+            receipt.add_done_callback(lambda done: outcomes.append(done.result()))
+            receipt.spooled(30)
+            del receipt
+        with pytest.raises(BufferFull, match="3 batches with callbacks have no outcome yet, which is the limit"):
+            p.send("t", b"x")
+        gateway.start()
+        until(lambda: not p.spool.records)
+        p.send("t", b"x").result(30)
+    assert outcomes == [0, 0, 1, 1, 2, 2]
+
+
+def test_receipts_without_a_callback_have_no_bound(gateway: FakeGateway, spool: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "SPOOL_WATCHED_MAX", 1)
+    gateway.stop()
+    with opened(gateway, spool, delivery_timeout=30, on_full="raise") as p:
+        receipts = [p.send("t", b"x") for _ in range(3)]
+        for receipt in receipts:
+            receipt.spooled(30)
+        receipts.append(p.send("t", b"x"))
+        gateway.start()
+        assert [receipt.result(30) for receipt in receipts] == [0, 1, 2, 3]
 
 
 def test_dead_lettered_records_count_until_they_are_deleted(gateway: FakeGateway, spool: Path) -> None:
@@ -316,7 +353,7 @@ def test_an_error_in_the_block_leaves_the_records_in_the_spool(
 
     with pytest.raises(ZeroDivisionError):
         fail()
-    assert "1 records of producer 'jfk' stay in spool" in caplog.text
+    assert "of producer 'jfk' keeps 1 record: " in caplog.text
     gateway.start()
     with opened(gateway, spool, delivery_timeout=30):
         pass
@@ -334,7 +371,7 @@ for number in range(100):
     p.send("t", b"%d" % number)
 """
     ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
-    assert "100 records of producer 'jfk' stay in spool" in ended.stderr
+    assert "of producer 'jfk' keeps 100 records: " in ended.stderr
     gateway.start()
     with opened(gateway, spool, delivery_timeout=30):
         pass

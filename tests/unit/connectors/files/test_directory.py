@@ -422,7 +422,7 @@ GOOD = (
         (GOOD + '[csv]\ndelimiter = "ü"', "one ASCII character"),
         (GOOD + '[csv]\ncolumns = ["a", "a"]', "'a' twice"),
         (GOOD + '[csv]\ncolumns = ["a"]\n[record]\nvalue = "b"', "record.value is 'b', which is not in csv.columns: a"),
-        (GOOD + "poll_ms = 1", "a whole number from 10 to 3600000"),
+        (GOOD + "poll_ms = 1", "it takes 10ms to 1h, as a whole number"),
         (GOOD + "polls = 1", "is not known"),
         (GOOD.replace("[files]", 'directory = "x"\n[files]'), "directory is not known: it belongs in [files]"),
     ],

@@ -433,3 +433,28 @@ def members(made: Group, number: int) -> tuple[int, ...]:
 def incarnation_key(number: int, disk: int = 0) -> tuple[int, bytes]:
     """The lane of a gateway's disk."""
     return number, incarnation(number, disk)
+
+
+def halted(made: Group) -> str:
+    """Return why gateway 1 accepts nothing."""
+    layer = made[1].layer
+    assert layer is not None
+    return layer.halted
+
+
+def beats(made: Group, count: int, lost: type[LaneMessage] | None, *, to: int = 0, sender: int = 0) -> None:
+    """Heartbeats in which messages of a kind to or of a gateway are lost."""
+    for _ in range(count):
+        for number in made.gateways:
+            made.tell(number)
+            made.beat(number)
+        while made.network:
+            one, other, message = made.network[0]
+            if lost is not None and isinstance(message, lost) and (other == to or one == sender):
+                made.network.pop(0)
+            else:
+                made.deliver()
+        for number in made.gateways:
+            made.sync(number)
+            while made[number].reads:
+                made.read(number)

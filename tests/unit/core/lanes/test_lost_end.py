@@ -6,17 +6,10 @@ import msgspec
 import pytest
 
 from tests.unit.core.lanes.lane_disk import LaneDisk
-from tests.unit.core.lanes.lane_group import Group, answers, arrive, group, under_way
+from tests.unit.core.lanes.lane_group import Group, answers, arrive, group, halted, under_way
 from tutti.data.client_protocol import Committed, Duplicate, RefusedAnswer
 from tutti_gateway.core import limits
 from tutti_gateway.core.protocol.messages import LaneAsk, LaneTail, Settled
-
-
-def halted(made: Group) -> str:
-    """Return why gateway 1 accepts nothing."""
-    layer = made[1].layer
-    assert layer is not None
-    return layer.halted
 
 
 def lost(*away: int, marked: int = 3, first: int = 2) -> Group:

@@ -6,8 +6,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.unit.core.lanes.lane_group import Group, answers, arrive, group, members, under_way
-from tests.unit.core.lanes.test_lost_end import halted
+from tests.unit.core.lanes.lane_group import Group, answers, arrive, beats, group, halted, members, under_way
 from tests.unit.core.lanes.test_retention import begin_of
 from tutti.data.client_protocol import Committed, Duplicate
 from tutti.data.frames.frame import Frame
@@ -15,24 +14,6 @@ from tutti_gateway.core import limits
 from tutti_gateway.core.protocol.messages import LaneFetched, LaneMessage, LaneTail, Post, Posted, Settled
 
 _LONG = 4 * limits.LANE_WAIT_HEARTBEATS
-
-
-def beats(made: Group, count: int, lost: type[LaneMessage] | None, *, to: int = 0, sender: int = 0) -> None:
-    """Heartbeats in which messages of a kind to or of a gateway are lost."""
-    for _ in range(count):
-        for number in made.gateways:
-            made.tell(number)
-            made.beat(number)
-        while made.network:
-            one, other, message = made.network[0]
-            if lost is not None and isinstance(message, lost) and (other == to or one == sender):
-                made.network.pop(0)
-            else:
-                made.deliver()
-        for number in made.gateways:
-            made.sync(number)
-            while made[number].reads:
-                made.read(number)
 
 
 def resumed(count: int = 3) -> Group:

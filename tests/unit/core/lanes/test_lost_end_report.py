@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.unit.core.lanes.lane_group import Group, answers, arrive, group
-from tests.unit.core.lanes.test_lost_end import halted
-from tests.unit.core.lanes.test_lost_end_last_attempt import beats
+from tests.unit.core.lanes.lane_group import Group, answers, arrive, beats, group, halted
 from tutti.data.client_protocol import RefusedAnswer
 from tutti_gateway.core import limits
 from tutti_gateway.core.protocol.messages import LaneFetched, Settled

@@ -5,9 +5,8 @@ from __future__ import annotations
 import pytest
 
 from tests.unit.core.lanes.lane_disk import Key
-from tests.unit.core.lanes.lane_group import Group, answers, group, incarnation, under_way
-from tests.unit.core.lanes.test_lost_end import halted
-from tests.unit.core.lanes.test_lost_end_last_attempt import beats, ended, resumed
+from tests.unit.core.lanes.lane_group import Group, answers, beats, group, halted, incarnation, under_way
+from tests.unit.core.lanes.test_lost_end_last_attempt import ended, resumed
 from tutti.data.client_protocol import Committed, Duplicate
 from tutti.data.frames.bodies import LaneViewBody, Voter, decode_body
 from tutti.data.frames.frame import Kind

@@ -59,6 +59,19 @@ def test_nothing_is_forced_while_a_majority_may_still_come() -> None:
     assert "may still come" in denied.reason
 
 
+def test_a_request_right_after_the_loss_waits_for_the_end_of_the_view() -> None:
+    script = WholeScript()
+    script.run("quiet\ngateways g1 g2 g3\nuntil primary g1 g2 g3\nkill g1\nkill g2\nbeats 6\n----\n")
+    member = script.world.members["g3"]
+    assert member.running.layers.context.view_state.primary
+    (denied,) = asked(script, "g3", gateway="g3")
+    assert isinstance(denied, Denied)
+    assert denied.retry
+    assert denied.reason.startswith("a majority is not heard, but view 1.")
+    assert denied.reason.endswith(" has not ended yet: ask again after it has ended, in about 10 s")
+    script.run("beats 80\nforce g3 s1 #9 g3\nuntil answer g3 s1 #9 Done\n----\n")
+
+
 @pytest.mark.parametrize("names", [("g1", "g2", "g3"), ("g1", "g9"), ("g2",), ("g1",)])
 def test_a_deciding_view_is_reported_before_the_names_are_checked(names: tuple[str, ...]) -> None:
     """Advice to start a running gateway, or to name another one, fits only a stopped group."""
@@ -265,3 +278,17 @@ def test_a_group_of_two_continues_by_force_when_one_has_lost_its_disk() -> None:
         "g2",
     ]
     assert script.finish() == []
+
+
+def test_a_second_request_gets_the_reason_why_the_first_is_not_done() -> None:
+    script = two()
+    script.run("hold STATE g2>g1\n----\n")
+    assert asked(script, "g1", "g2") == []
+    script.run("beats 2\n----\n")
+    script.world.step(script.world.members["g1"], RosterForced(1, 2, ("g1", "g2")))
+    denied = script.world.members["g1"].replies[-1][1]
+    assert isinstance(denied, Denied)
+    assert denied.reason == (
+        "an earlier request forces the roster g1, g2 here, and is not done: no answer yet from gateway 'g2'; ask again"
+    )
+    script.run("let STATE g2>g1\nuntil answer g1 s1 #1 Done\n----\n")

@@ -12,6 +12,7 @@ from tutti.data.frames.bodies import TickBody, decode_body
 from tutti.data.frames.frame import Frame, Kind
 from tutti_gateway.core import limits
 from tutti_gateway.core.protocol.events import Event, Now, Received, TimeAdvanced, submitted
+from tutti_gateway.core.protocol.messages import Heartbeat
 from tutti_gateway.core.view.group_status import GroupStatus
 
 HOUR = 3600 * 1_000_000
@@ -152,3 +153,28 @@ def test_the_clock_of_a_voter_counts_from_its_first_heartbeat_on() -> None:
     member.running.step(Received(peer.number, peer.beat), wrong)
     time_us = GroupStatus(member.running).group_time_us(wrong.mono_us)
     assert abs(time_us - wrong.wall_us + YEARS) < SECOND
+
+
+def test_heartbeats_from_before_the_end_of_a_pause_do_not_date_the_group_s_clock() -> None:
+    """A process that was suspended handles heartbeats that are as old as the pause, and its own clock is right all the time."""
+    script = three()
+    stack = script.world.members["g3"].running
+    step, waiting, clocks = stack.step, list[Received](), list[int]()
+
+    def suspended(event: Event, now: Now) -> list[object]:
+        del now
+        if isinstance(event, Received) and isinstance(event.message, Heartbeat):
+            waiting.append(event)
+            clocks.append(event.message.wall_us)
+        return []
+
+    stack.step = suspended  # type: ignore[method-assign, assignment] # the process handles nothing
+    script.run("beats 300\n----\n")
+    assert len(waiting) > 300
+    now = Now(script.world.mono_us, WALL_US + script.world.mono_us)
+    assert now.wall_us - clocks[0] > 2 * limits.CLOCK_APART_US
+    survey, tick_us = GroupStatus(stack), WALL_US + script.world.mono_us
+    for event in waiting:
+        step(event, now)
+        assert abs(survey.clock_ahead_us) <= limits.ROUND_TRIP_US_MAX
+        assert abs(survey.group_time_us(now.mono_us) - tick_us) <= limits.ROUND_TRIP_US_MAX

@@ -6,7 +6,9 @@ from __future__ import annotations
 
 from tests.transcripts.facts import is_so
 from tests.transcripts.whole_script import WholeScript
+from tutti.data.client_protocol import Denied
 from tutti.data.frames.frame import Kind
+from tutti_gateway.core.protocol.events import SessionClosed
 
 
 def group(*names: str) -> WholeScript:
@@ -149,3 +151,39 @@ def test_another_gateway_is_added_although_no_member_reports_a_removal_as_known(
     script.world.add("g4", {})
     script.run("lose HEARTBEAT *>*\nroster g1 s1 #5 remove g3\nsettle\nroster g1 s1 #6 add g4 g4:7400\nsettle\n----\n")
     assert numbers(script, "g1") == {"g1": 1, "g2": 2, "g4": 4}
+
+
+def without_a_majority(change: str = "add g4 g4:7400") -> WholeScript:
+    """An operator asked for a change just before the majority, with the coordinator, was found to be lost."""
+    script = group("g1", "g2", "g3")
+    script.run(f"kill g1\nkill g2\nroster g3 s2 #5 {change}\nbeats 60\n----\n")
+    check(script, "not answer g3 s2 #5 Done", "not answer g3 s2 #5 Denied")
+    return script
+
+
+def roster(script: WholeScript) -> list[str]:
+    return sorted(voter.name for voter in script.world.members["g3"].running.decided.roster.values())
+
+
+def test_a_request_from_before_a_forced_roster_is_denied_and_not_made() -> None:
+    script = without_a_majority()
+    script.run("force g3 s1 #9 g3\nuntil answer g3 s1 #9 Done\nuntil answer g3 s2 #5 Denied\nbeats 60\n----\n")
+    assert roster(script) == ["g3"]
+    denied = next(reply for _, reply in script.world.members["g3"].replies if isinstance(reply, Denied))
+    assert (denied.request, denied.retry) == (5, False)
+    assert denied.reason == (
+        "an operator forced the roster meanwhile, without the change add 'g4'; check `tutti members`, and ask again if needed"
+    )
+
+
+def test_a_request_that_its_client_gave_up_is_not_repeated_when_the_majority_is_back() -> None:
+    script = without_a_majority()
+    script.world.step(script.world.members["g3"], SessionClosed(2))
+    script.run("start g1\nstart g2\nuntil primary g1 g2 g3\nbeats 60\n----\n")
+    assert roster(script) == ["g1", "g2", "g3"]
+
+
+def test_a_request_whose_client_waits_is_made_when_the_majority_is_back() -> None:
+    script = without_a_majority("remove g1")
+    script.run("start g1\nstart g2\nuntil answer g3 s2 #5 Done\n----\n")
+    assert roster(script) == ["g2", "g3"]

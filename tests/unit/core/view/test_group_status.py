@@ -9,6 +9,7 @@ from random import Random
 from tests.transcripts.network import rule
 from tests.transcripts.whole import USUAL, Gateway, Whole
 from tests.unit.core.stacks import batches
+from tutti.data.client_protocol import Denied
 from tutti.errors import disk_remedy
 from tutti_gateway.core.protocol.events import EpochAsked, LeaveAsked, RosterAsked, SpaceChanged, StackConfig, TopicAsked, submitted
 from tutti_gateway.core.stack import Stack
@@ -264,3 +265,23 @@ def test_lost_and_repaired_messages_are_counted() -> None:
     assert sum(one["repaired_frames"] for one in told) >= 1
     outbox = last.running.layers.context.outbox
     assert asked["dropped_messages"] == outbox.drops
+
+
+def test_a_majority_is_reported_until_a_gateway_is_cut_off() -> None:
+    world = group()
+    assert not GroupStatus(Stack(Random)).majority
+    assert all(GroupStatus(world.members[name].running).majority for name in NAMES)
+    cut(world, "g1")
+    later(world, 3)
+    assert [GroupStatus(world.members[name].running).majority for name in NAMES] == [False, True, True]
+
+
+def test_a_roster_change_without_a_majority_is_denied_with_the_missing_voters() -> None:
+    world = group()
+    cut(world, "g1")
+    later(world, 6)  # until then, the request waits in the old view
+    world.step(world.members["g1"], RosterAsked(1, 5, "remove", "g2"))
+    denied = world.members["g1"].replies[-1][1]
+    assert isinstance(denied, Denied)
+    assert (denied.code, denied.retry) == ("not_primary", True)
+    assert denied.reason == "this gateway cannot reach a majority: not heard of g2 and g3; 2 of 3 voters are needed"

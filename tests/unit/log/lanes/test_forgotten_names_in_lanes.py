@@ -7,9 +7,8 @@ from typing import Any
 
 import pytest
 
-from tests.unit.log.history import History, write_log
+from tests.unit.log.history import forget_names, long_after, one_producer, trimmed, write_log
 from tests.unit.log.lane_history import OTHER, LaneHistory, written
-from tests.unit.log.upkeep.test_trimming import trimmed
 from tutti.data.frames.frame import Kind
 from tutti.data.names import is_name
 from tutti.errors import Behind
@@ -30,35 +29,13 @@ def lane() -> LaneHistory:
     return history
 
 
-def begun() -> History:
-    """A log that knows one producer and one gateway."""
-    history = History()
-    history.batch("stays", "t", [b"x"])
-    return history
-
-
-def forget(history: History) -> History:
-    """The log gives another producer and another gateway a number, and forgets them."""
-    history.roster(2)
-    history.batch("~gone", "t", [b"x"])
-    history.forget("~gone")
-    history.roster(1)
-    return history
-
-
-def go_on(history: History) -> History:
-    for _ in range(160):
-        history.batch("stays", "t", [b"x" * 1500])
-    return history
-
-
 def rows(reader: LaneReader, start: int, end: int) -> list[tuple[Any, ...]]:
     return [tuple(row.values()) for batch in scan(reader, start, end, columns=COLUMNS) for row in batch.to_pylist()]
 
 
 @pytest.mark.parametrize("opened_before", [False, True])
 def test_who_was_forgotten_before_the_log_begins_is_shown_by_number(tmp_path: Path, opened_before: bool) -> None:
-    history = begun()
+    history = one_producer()
     write_log(tmp_path, history)
     written(tmp_path, lane(), 4)
     reader = LaneReader(LogReader(tmp_path), OTHER)
@@ -66,7 +43,7 @@ def test_who_was_forgotten_before_the_log_begins_is_shown_by_number(tmp_path: Pa
         assert reader.name_of(Kind.EPOCH, 1) == "stays"
         with pytest.raises(Behind, match="does not hold the name of number 2"):
             rows(reader, 0, 1)
-    trimmed(tmp_path, go_on(forget(history)))
+    trimmed(tmp_path, long_after(forget_names(history)))
     if not opened_before:
         reader = LaneReader(LogReader(tmp_path), OTHER)
     assert rows(reader, 0, 2) == [("#2", "#2", "t", b"2"), ("stays", "#2", "t", b"1")]
@@ -76,13 +53,13 @@ def test_who_was_forgotten_before_the_log_begins_is_shown_by_number(tmp_path: Pa
 
 
 def test_what_the_log_still_holds_is_named(tmp_path: Path) -> None:
-    write_log(tmp_path, go_on(forget(begun())))
+    write_log(tmp_path, long_after(forget_names(one_producer())))
     written(tmp_path, lane(), 4)
     assert rows(LaneReader(LogReader(tmp_path), OTHER), 0, 1) == [("~gone", "g2", "t", b"2")]
 
 
 def test_who_may_be_named_by_what_cannot_be_read_is_not_taken_for_forgotten(tmp_path: Path) -> None:
-    trimmed(tmp_path, go_on(forget(begun())))
+    trimmed(tmp_path, long_after(forget_names(one_producer())))
     written(tmp_path, lane(), 4)
     first = list_positions(str(tmp_path), "snap", include_trimmed=True)[0]
     Path(snapshot_path(str(tmp_path), first)).write_bytes(b"rotten")

@@ -9,8 +9,7 @@ import pytest
 
 from tests.unit.log.history import other_boot
 from tests.unit.log.lane_history import OTHER, OWN, LaneHistory, Owner, opened, sample
-from tests.unit.log.watched import Watched, failing
-from tests.unit.log.write.test_indexing_disk_full import Filling
+from tests.unit.log.watched import Filling, Watched, failing
 from tutti.data.lane_name import LaneName
 from tutti.errors import DiskFailed, DiskFull
 from tutti.log.files.lane_paths import lane_path

@@ -10,14 +10,14 @@ from pathlib import Path
 import pytest
 
 from tests.unit.log.history import other_boot
-from tests.unit.log.lane_history import OTHER, OWN, LaneHistory, Owner, opened, sample, written
+from tests.unit.log.lane_history import OTHER, OWN, LaneHistory, Owner, file_position, opened, rot, sample, written
 from tutti.data.frames.bodies import Voter
 from tutti.data.lane_name import LaneName
 from tutti.data.log_state import LogState, Producer
 from tutti.errors import WrongDirectory
 from tutti.log.files.data_directory import lock_directory
 from tutti.log.files.lane_paths import lane_path, list_lanes
-from tutti.log.files.layout import FRAMES_AT, segment_path
+from tutti.log.files.layout import segment_path
 from tutti.log.read.lane_reader import LaneEnd, last_known_end
 from tutti_gateway.core import limits
 from tutti_gateway.log.lanes.lane_logs import LaneLogs, LaneWriter
@@ -60,18 +60,6 @@ def test_the_own_lane_recovers_its_attempt_and_its_producers(tmp_path: Path) -> 
     assert (log.attempt, log.position, log.offset, log.tail) == (7, 5, 8, ())
     assert log.lines == {1: (1, 4), 2: (1, 4)}
     logs.close()
-
-
-def file_position(history: LaneHistory, position: int) -> int:
-    """File position of a frame in the first segment."""
-    return FRAMES_AT + sum(frame.size for frame in history.frames[: position - 1])
-
-
-def rot(path: Path, history: LaneHistory, position: int, at: int = 100) -> None:
-    """Change bytes of a frame from its byte `at` on: of the body, or of the header below 96."""
-    with open(segment_path(str(path), 1), "r+b") as file:
-        file.seek(file_position(history, position) + at)
-        file.write(b"\xff\xff\xff")
 
 
 @pytest.mark.parametrize(("position", "at"), [(1, 20), (3, 20), (6, 20), (8, 100), (11, 20), (9, None)])

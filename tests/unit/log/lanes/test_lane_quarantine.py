@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.unit.log.history import other_boot
-from tests.unit.log.lane_history import OTHER, LaneHistory, opened, sample, written
-from tests.unit.log.lanes.test_lane_logs import rot
+from tests.unit.log.lane_history import OTHER, LaneHistory, opened, rot, sample, written
 from tutti.data.lane_name import LaneName
 from tutti.log.files.lane_paths import lane_path, list_lanes
 from tutti_gateway.core import limits

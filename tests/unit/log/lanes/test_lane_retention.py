@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.unit.log.history import other_boot
-from tests.unit.log.lane_history import OTHER, OWN, LaneHistory, Owner, sample
+from tests.unit.log.lane_history import OTHER, OWN, SHORT, LaneHistory, begun, idle, kept, long, sample
 from tests.unit.node.fakes import LOG
 from tutti import limits as common_limits
 from tutti.data.lane_name import LaneName
@@ -25,11 +25,8 @@ from tutti_gateway.core import limits
 from tutti_gateway.core.protocol.actions import LaneHeld, PersistLane, ReadLane
 from tutti_gateway.core.protocol.events import Event
 from tutti_gateway.core.protocol.messages import LaneBegin
-from tutti_gateway.log.lanes.lane_logs import LaneLogs
 from tutti_gateway.log.tools.verify import verify
 from tutti_gateway.node.disk.lane_thread import LaneThread
-
-SMALL = LogOptions(retention_bytes=96 << 10)
 
 
 @pytest.fixture(autouse=True)
@@ -37,44 +34,6 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "LANE_SEGMENT_BYTES", 32 << 10)
     monkeypatch.setattr(limits, "LANE_SEGMENT_BYTES_FIRST", 16 << 10)
     monkeypatch.setattr(limits, "RETENTION_CHECK_US", 0)
-
-
-def long(lane: LaneName) -> LaneHistory:
-    """A lane of some segments."""
-    history = LaneHistory(lane)
-    history.view()
-    for number in range(200):
-        history.batch(b"%d" % number * 400, producer=1 + number % 2)
-    return history
-
-
-def begun(path: Path, options: LogOptions = SMALL, storage: Storage | None = None) -> LaneLogs:
-    logs = LaneLogs(Owner(str(path)), options, storage)
-    logs.start()
-    return logs
-
-
-def kept(
-    path: Path, history: LaneHistory, options: LogOptions = SMALL, held: int | None = None, storage: Storage | None = None
-) -> LaneLogs:
-    """Write and decide a lane that every gateway has up to `held`, and apply retention."""
-    logs = begun(path, options, storage)
-    last, own = len(history.frames), history.lane == OWN
-    for first in range(1, last + 1, 20):
-        until = min(last, first + 19)
-        logs.persist(history.write(first, until, attempt=1 if own and first == 1 else None))
-        logs.sync()
-        logs.frontier(history.lane, until, history.offset(until))
-        logs.decided(history.deliver(first, until))
-    logs.set_replicated(LaneHeld(*history.lane, last if held is None else held))
-    idle(logs)
-    return logs
-
-
-def idle(logs: LaneLogs) -> None:
-    by = time.monotonic() + 60
-    while logs.idle():
-        assert time.monotonic() < by, "it is never at rest"
 
 
 def size(path: str) -> int:
@@ -85,7 +44,7 @@ def size(path: str) -> int:
 def test_retention_limits_a_lane_which_then_begins_with_a_segment(tmp_path: Path, lane: LaneName) -> None:
     history, path = long(lane), lane_path(str(tmp_path), lane)
     logs = kept(tmp_path, history)
-    assert size(path) <= SMALL.retention_bytes
+    assert size(path) <= SHORT.retention_bytes
     first = list_positions(path, "seg")[0]
     assert first > 1
     assert logs.starts == {lane: history.offset(first - 1)}
@@ -131,7 +90,7 @@ def test_retention_also_runs_while_the_thread_is_never_idle(tmp_path: Path) -> N
             assert disk.run_once()
     assert (disk.failed, disk.full) == ("", "")
     slack = 2 * limits.LANE_SEGMENT_BYTES  # what came since the lane's last turn, and what the mark does not name yet
-    assert size(lane_path(str(tmp_path), OTHER)) <= SMALL.retention_bytes + slack
+    assert size(lane_path(str(tmp_path), OTHER)) <= SHORT.retention_bytes + slack
     assert list_positions(lane_path(str(tmp_path), OTHER), "seg")[0] > 100
     assert list_positions(lane_path(str(tmp_path), OWN), "seg", include_trimmed=True)[0] > 1
     assert set(logs.starts) == {OWN, OTHER}
@@ -143,10 +102,10 @@ def test_frames_that_a_gateway_lacks_stay(tmp_path: Path) -> None:
     path = lane_path(str(tmp_path), OTHER)
     logs = kept(tmp_path, long(OTHER), held=30)
     assert list_positions(path, "seg")[0] <= 31
-    assert size(path) > SMALL.retention_bytes
+    assert size(path) > SHORT.retention_bytes
     logs.set_replicated(LaneHeld(*OTHER, 201))
     idle(logs)
-    assert size(path) <= SMALL.retention_bytes
+    assert size(path) <= SHORT.retention_bytes
     logs.close()
 
 

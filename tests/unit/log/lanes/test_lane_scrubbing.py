@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.log.lane_history import OTHER, OWN, LaneHistory, opened, sample, written
-from tests.unit.log.lanes.test_lane_logs import rot
+from tests.unit.log.lane_history import OTHER, OWN, LaneHistory, opened, rot, sample, written
 from tutti.data.lane_name import LaneName
 from tutti.log.files.lane_paths import SUSPECT, lane_path
 from tutti_gateway.core import limits

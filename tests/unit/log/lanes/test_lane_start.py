@@ -14,8 +14,7 @@ import pytest
 
 from tests.unit.log.history import other_boot, write_log
 from tests.unit.log.history import sample as log_sample
-from tests.unit.log.lane_history import OTHER, OWN, LaneHistory, opened, sample, written
-from tests.unit.log.lanes.test_lane_retention import SMALL, begun, kept, long
+from tests.unit.log.lane_history import OTHER, OWN, SHORT, LaneHistory, begun, kept, long, opened, sample, written
 from tutti.data.lane_name import LaneName
 from tutti.errors import Damaged, DirectoryRefused, DiskFull, WrongDirectory
 from tutti.log.files import layout
@@ -241,7 +240,7 @@ def test_a_failed_copy_is_reported_and_does_not_prevent_the_start(
     logs.close()
 
 
-@pytest.mark.parametrize("options", [LogOptions(), SMALL], ids=["whole", "trimmed"])
+@pytest.mark.parametrize("options", [LogOptions(), SHORT], ids=["whole", "trimmed"])
 @pytest.mark.parametrize("segments", [slice(-1, None), slice(0, 1), slice(None)], ids=["newest", "oldest", "all"])
 @pytest.mark.parametrize("lane", [OWN, OTHER])
 @pytest.mark.parametrize("byte", [2, 30])
@@ -266,6 +265,45 @@ def test_a_start_rebuilds_a_corrupt_segment_header(
     assert [file.read_bytes() for file in files] == good
     logs.close()
     assert verify(path).damage == []
+
+
+@pytest.mark.parametrize("lane", [OWN, OTHER])
+def test_an_identity_is_rebuilt_if_the_newest_segment_header_is_corrupt_too(
+    tmp_path: Path, lane: LaneName, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    small(monkeypatch)
+    history, path = long(lane), lane_path(str(tmp_path), lane)
+    kept(tmp_path, history, LogOptions()).close()
+    identity, segment = Path(path, "identity.json"), Path(segment_path(path, list_positions(path, "seg")[-1]))
+    good = (identity.read_bytes(), segment.read_bytes())
+    flipped(path, *FLIPS[0])
+    segment.write_bytes(bytes([good[1][0] ^ 1]) + good[1][1:])
+    other_boot(path)
+    logs, found = opened(tmp_path)
+    assert (found[lane].position + len(found[lane].tail), found[lane].halted, len(logs.messages)) == (201, "", 1)
+    assert "identity.json was corrupt and was rebuilt" in logs.messages[0]
+    logs.close()
+    assert (identity.read_bytes(), segment.read_bytes()) == good
+
+
+@pytest.mark.parametrize("lane", [OWN, OTHER])
+def test_an_identity_is_not_rebuilt_from_the_segments_of_another_lane(
+    tmp_path: Path, lane: LaneName, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The newest valid header decides, even if an older header belongs to this lane."""
+    small(monkeypatch)
+    path = lane_path(str(tmp_path), lane)
+    kept(tmp_path, long(lane), LogOptions()).close()
+    newest = list_positions(path, "seg")[-1]
+    foreign = read_header(path, newest)._replace(log=(OTHER if lane == OWN else OWN).incarnation)
+    with open(segment_path(path, newest), "r+b") as segment:
+        segment.write(foreign.to_bytes())
+    flipped(path, *FLIPS[0])
+    other_boot(path)
+    logs, found = opened(tmp_path)
+    assert bool(found[lane].halted) == (lane == OWN)
+    assert any("accepts no more records" in one or "fetched again" in one for one in logs.messages)
+    logs.close()
 
 
 class Unreadable(io.RawIOBase):

@@ -9,9 +9,8 @@ from pathlib import Path
 import pytest
 
 from tests.unit.log.history import other_boot
-from tests.unit.log.lane_history import OWN, LaneHistory, opened, sample, written
-from tests.unit.log.lanes.test_lane_logs import file_position, rot
-from tests.unit.log.write.test_indexing_disk_full import Filling
+from tests.unit.log.lane_history import OWN, LaneHistory, file_position, opened, rot, sample, written
+from tests.unit.log.watched import Filling
 from tutti.errors import DiskFull
 from tutti.log.files.lane_paths import lane_path
 from tutti.log.files.layout import segment_path

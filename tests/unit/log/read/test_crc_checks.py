@@ -15,8 +15,8 @@ import numpy as np
 import pytest
 
 from tests.unit.log import lane_history as lanes
-from tests.unit.log.history import SMALL, History, decide, opened, sample, seen, write_log
-from tests.unit.log.upkeep.test_trimming import firsts
+from tests.unit.log.corruption import flip_frame
+from tests.unit.log.history import SMALL, History, decide, firsts, opened, sample, seen, write_log
 from tutti.data.frames.frame import HEADER_SIZE, Frame, Kind
 from tutti.data.hard_state import HardState
 from tutti.errors import Behind, Damaged, DiskFull
@@ -58,16 +58,6 @@ def undecided(path: Path, history: History, options: LogOptions = SMALL) -> tupl
     return writer, close
 
 
-def flip(path: Path, position: int, byte: int) -> None:
-    """Turn one bit of a frame."""
-    with closing(LogReader(path)) as reader:
-        ((view, rows),) = reader.positions(position, position)
-        place, file = int(rows["file_position"][0]) + byte, Path(view.path)
-    data = bytearray(file.read_bytes())
-    data[place] ^= 4
-    file.write_bytes(data)
-
-
 def by_topic(reader: LogReader, topics: list[str]) -> int:
     """Records of topics, up to the frontier."""
     return sum(batch.num_rows for batch in scan(reader, 0, reader.frontier().offset, topics=topics))
@@ -81,7 +71,7 @@ def test_a_topic_whose_frame_is_damaged_is_not_taken_for_one_that_is_not_there(l
     noticed: list[int] = []
     with closing(LogReader(path)) as reader:
         reader.on_corruption = noticed.append
-        flip(path, position, byte)
+        flip_frame(path, position, byte)
         with pytest.raises(Damaged) as told:
             by_topic(reader, ["late"])
         assert told.value.position == position
@@ -89,7 +79,7 @@ def test_a_topic_whose_frame_is_damaged_is_not_taken_for_one_that_is_not_there(l
         with pytest.raises(Damaged):
             list(reader.rows(0, reader.frontier().offset, ["late"]))
         assert by_topic(reader, ["topic0"]) == sum(record.topic == "topic0" for record in history.records)
-        flip(path, position, byte)
+        flip_frame(path, position, byte)
         assert by_topic(reader, ["late"]) == LATE
         assert by_topic(reader, ["none such"]) == 0
 
@@ -101,11 +91,11 @@ def test_a_number_whose_frame_is_damaged_is_told_with_its_place(log: tuple[Path,
     noticed: list[int] = []
     with closing(LogReader(path)) as reader:
         reader.on_corruption = noticed.append
-        flip(path, frame.position, HEADER_SIZE)
+        flip_frame(path, frame.position, HEADER_SIZE)
         with pytest.raises(Damaged) as told:
             reader.name_of(Kind.TOPIC, frame.topic)
         assert (told.value.position, noticed) == (frame.position, [frame.position])
-        flip(path, frame.position, HEADER_SIZE)
+        flip_frame(path, frame.position, HEADER_SIZE)
         assert reader.name_of(Kind.TOPIC, frame.topic) == "late"
 
 
@@ -186,7 +176,7 @@ def test_a_state_keeps_no_page_of_what_it_went_over(tmp_path: Path) -> None:
 def test_what_the_log_says_is_not_made_of_a_body_that_is_damaged(log: tuple[Path, History], kind: Kind) -> None:
     path, history = log
     frame = last(history, kind)
-    flip(path, frame.position, HEADER_SIZE + frame.body_length - 1)
+    flip_frame(path, frame.position, HEADER_SIZE + frame.body_length - 1)
     noticed: list[int] = []
     with closing(LogReader(path)) as reader:
         reader.on_corruption = noticed.append
@@ -196,7 +186,7 @@ def test_what_the_log_says_is_not_made_of_a_body_that_is_damaged(log: tuple[Path
         assert noticed == [frame.position]
         with pytest.raises(Damaged):
             list(inspect(path))
-        flip(path, frame.position, HEADER_SIZE + frame.body_length - 1)
+        flip_frame(path, frame.position, HEADER_SIZE + frame.body_length - 1)
         assert reader.state().readers["reader of late"] == 40
         assert reader.state().topic_number("late")
 
@@ -210,7 +200,7 @@ def test_a_snapshot_behind_what_is_damaged_says_what_the_log_does(tmp_path: Path
         for _ in range(100):
             history.batch("p", "topic1", [b"f" * 3000])
         write_log(path, history)
-        flip(path, damaged, HEADER_SIZE + 3)
+        flip_frame(path, damaged, HEADER_SIZE + 3)
         assert reader.state().topic_number("late")
         assert reader.state().position == len(history.frames)
 
@@ -220,12 +210,12 @@ def test_nor_of_a_header_nor_of_progress_that_is(log: tuple[Path, History], byte
     path, history = log
     frame = last(history, Kind.BATCH)
     for damaged in (byte, HEADER_SIZE):
-        flip(path, frame.position, damaged)
+        flip_frame(path, frame.position, damaged)
         with closing(LogReader(path)) as reader:
             with pytest.raises(Damaged) as told:
                 reader.state()
             assert told.value.position == frame.position
-            flip(path, frame.position, damaged)
+            flip_frame(path, frame.position, damaged)
             assert reader.state().producers[frame.producer].progress == b"at 7"
 
 
@@ -283,7 +273,7 @@ def test_a_lane_is_read_by_topic_though_the_name_of_another_is_damaged(tmp_path:
     history.topic("readings")
     damaged = history.topic("others").position
     write_log(path, history)
-    flip(path, damaged, HEADER_SIZE)
+    flip_frame(path, damaged, HEADER_SIZE)
     lane = lanes.LaneHistory()
     lane.view()
     lane.batch(b"of another", producer=1, topic=2)

@@ -14,6 +14,7 @@ import pyarrow as pa
 import pytest
 
 from tests.support.cases import first_fast
+from tests.unit.log.corruption import rotten_indexes
 from tests.unit.log.history import (
     LOG,
     History,
@@ -21,6 +22,7 @@ from tests.unit.log.history import (
     expected,
     no_change,
     no_indexes,
+    no_snapshots,
     opened,
     other_boot,
     sample,
@@ -35,21 +37,6 @@ from tutti.log.files.storage import read_file
 from tutti.log.format.index import ROW_SIZE, ROWS_AT
 from tutti.log.read.reader import LogReader
 from tutti.log.read.scan import scan
-
-
-def no_snapshots(path: Path) -> None:
-    no_indexes(path)
-    for file in (path / "log").glob("*.snap"):
-        file.unlink()
-
-
-def rotten_indexes(path: Path) -> None:
-    for file in (path / "log").glob("*.idx"):
-        data = bytearray(file.read_bytes())
-        if data[0]:  # sealed
-            data[64 + 16] ^= 4  # an offset
-            file.write_bytes(data)
-
 
 STATES: list[Callable[[Path], None]] = [no_change, other_boot, no_indexes, no_snapshots, rotten_indexes]
 HISTORY = sample(120, size=1500)

@@ -8,8 +8,7 @@ from random import Random
 
 import pytest
 
-from tests.unit.log.history import History, write_log
-from tests.unit.log.upkeep.test_trimming import firsts
+from tests.unit.log.history import History, firsts, write_log
 from tests.unit.log.written import Written
 from tutti.errors import Damaged
 from tutti.log.read import segment_view

@@ -8,13 +8,16 @@ from pathlib import Path
 
 import pytest
 
+from tests.unit.log.corruption import rotten_indexes
 from tests.unit.log.history import (
+    NOW_US,
     SMALL,
     History,
     decide,
     expected,
     no_change,
     no_indexes,
+    no_snapshots,
     opened,
     other_boot,
     sample,
@@ -22,8 +25,6 @@ from tests.unit.log.history import (
     settle,
     write_log,
 )
-from tests.unit.log.read.test_reader import no_snapshots, rotten_indexes
-from tests.unit.log.upkeep.test_trimming import NOW_US
 from tutti.data.frames.bodies import TxnBody, decode_body, encode_body
 from tutti.data.frames.frame import Frame, Kind
 from tutti.data.log_state import LogState

@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.log.history import sample, write_log
-from tests.unit.log.upkeep.test_trimming import trimmed
+from tests.unit.log.history import sample, trimmed, write_log
 from tutti.log.read.reader import LogReader
 
 

@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 
 from tests.support.cases import first_fast
-from tests.unit.log.history import History
-from tests.unit.log.upkeep.test_trimming import firsts
+from tests.unit.log.history import History, firsts
 from tests.unit.log.written import Written
 from tutti.errors import Damaged, DirectoryRefused
 from tutti.log.read.reader import LogReader

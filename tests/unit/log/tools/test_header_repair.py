@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.unit.log.corruption import batches_of, flip, place_of
 from tests.unit.log.history import LOG, opened, other_boot, sample, write_log
-from tests.unit.log.tools.test_verify_and_repair import batches_of, flip, place_of
 from tutti.data.frames.frame import HEADER_SIZE
 from tutti.errors import Damaged, UsageError
 from tutti.log.files.layout import FRAMES_AT, SEGMENT_HEADER_SIZE, list_positions
@@ -65,7 +65,7 @@ def test_headers_are_made_again_also_of_segments_in_a_row_and_beside_other_damag
     for file in files[:3]:
         flip(file, 30)
     frame = next(frame for frame in batches_of(history) if frame.position > firsts[3])
-    damaged, place = place_of(tmp_path, frame)
+    damaged, place = place_of(tmp_path, frame.position)
     flip(damaged, place + frame.size - 30)
     offset = history.offset_after(frame.position - 1)
     looked = repair(tmp_path)
@@ -86,7 +86,7 @@ def test_a_header_of_which_a_fact_is_in_doubt_is_not_made_again(tmp_path: Path, 
     if doubt == "first frame":
         flip(files[2], FRAMES_AT + 40)
     elif doubt == "frame before":
-        file, place = place_of(tmp_path, history.frames[firsts[2] - 2])
+        file, place = place_of(tmp_path, history.frames[firsts[2] - 2].position)
         flip(file, place + 40)
     elif doubt == "segment before":
         files[1].unlink()

@@ -11,8 +11,9 @@ from pathlib import Path
 import pytest
 
 from tests.support.cases import first_fast
+from tests.unit.log.corruption import batches_of, flip, place_of
 from tests.unit.log.history import History, expected, opened, other_boot, sample, seen, write_log
-from tutti.data.frames.frame import Buffer, Frame, Kind, crc32c
+from tutti.data.frames.frame import Buffer, Frame, crc32c
 from tutti.errors import Damaged, DirectoryRefused, UsageError
 from tutti.log.files.layout import FRAMES_AT, list_positions
 from tutti.log.files.storage import Storage
@@ -24,21 +25,6 @@ from tutti_gateway.log.tools.digest import digest
 from tutti_gateway.log.tools.inspect import inspect
 from tutti_gateway.log.tools.repair import repair
 from tutti_gateway.log.tools.verify import verify
-
-
-def place_of(path: Path, frame: Frame) -> tuple[Path, int]:
-    ((view, rows),) = LogReader(path).positions(frame.position, frame.position)
-    return Path(view.path), int(rows["file_position"][0])
-
-
-def flip(file: Path, at: int) -> None:
-    data = bytearray(file.read_bytes())
-    data[at] ^= 4
-    file.write_bytes(data)
-
-
-def batches_of(history: History) -> list[Frame]:
-    return [frame for frame in history.frames if frame.kind == Kind.BATCH and frame.position not in history.void]
 
 
 def test_a_good_log_verifies_whatever_is_left_of_its_indexes(tmp_path: Path) -> None:
@@ -59,7 +45,7 @@ def test_verify_names_position_offset_file_and_byte(tmp_path: Path) -> None:
     history = sample(80, size=1500)
     write_log(tmp_path, history)
     frame = batches_of(history)[40]
-    file, place = place_of(tmp_path, frame)
+    file, place = place_of(tmp_path, frame.position)
     flip(file, place + frame.size - 30)
     (finding,) = verify(tmp_path).damage
     assert finding[:4] == (frame.position, history.offset_after(frame.position - 1), str(file), place)
@@ -73,7 +59,7 @@ def test_verify_finds_damage_everywhere(tmp_path: Path, part: str) -> None:
     firsts = list_positions(str(tmp_path), "seg")
     log = tmp_path / "log"
     if part == "header":
-        file, place = place_of(tmp_path, history.frames[firsts[1] + 2])
+        file, place = place_of(tmp_path, history.frames[firsts[1] + 2].position)
         flip(file, place + 33)
         position, what = firsts[1] + 3, "bad header"
     elif part == "segment header":
@@ -137,7 +123,7 @@ def test_a_torn_end_is_a_note(tmp_path: Path) -> None:
     history = sample(20)
     write_log(tmp_path, history)
     other_boot(tmp_path)
-    file, place = place_of(tmp_path, history.frames[-1])
+    file, place = place_of(tmp_path, history.frames[-1].position)
     flip(file, place + history.frames[-1].size + 3)
     found = verify(tmp_path)
     assert found.damage == []
@@ -151,7 +137,7 @@ def test_a_tool_lets_its_files_go_when_it_fails(
     history = sample(40)
     write_log(tmp_path, history)
     frame = batches_of(history)[20]
-    file, place = place_of(tmp_path, frame)
+    file, place = place_of(tmp_path, frame.position)
     flip(file, place + frame.size - 30)
     left: list[LogReader] = []
     made, close = LogReader.__init__, LogReader.close
@@ -192,14 +178,14 @@ def test_inspect_lists_every_frame_with_its_fate(tmp_path: Path) -> None:
 
 def damage_a_body(path: Path, history: History) -> tuple[int, int]:
     frame = batches_of(history)[50]
-    file, place = place_of(path, frame)
+    file, place = place_of(path, frame.position)
     flip(file, place + frame.size - 30)
     return frame.position, history.offset_after(frame.position - 1)
 
 
 def damage_a_header(path: Path, history: History) -> tuple[int, int]:
     frame = batches_of(history)[50]
-    file, place = place_of(path, frame)
+    file, place = place_of(path, frame.position)
     flip(file, place + 40)
     return frame.position, history.offset_after(frame.position - 1)
 
@@ -286,7 +272,7 @@ def test_a_void_batch_is_not_brought_to_life_by_a_cut_before_its_abort(tmp_path:
     history.epoch("p")
     history.batch("p", "t", [b"after"])
     write_log(tmp_path, history)
-    file, place = place_of(tmp_path, between)
+    file, place = place_of(tmp_path, between.position)
     flip(file, place + 40)
     looked = repair(tmp_path)
     assert (looked.damage[0].position, looked.offset, looked.lost) == (between.position, 1, 2)
@@ -326,7 +312,7 @@ def test_a_halted_gateway_says_where_and_what_to_do(tmp_path: Path) -> None:
     history = sample(30)
     write_log(tmp_path, history)
     other_boot(tmp_path)
-    file, place = place_of(tmp_path, history.frames[-1])
+    file, place = place_of(tmp_path, history.frames[-1].position)
     flip(file, place + 9)
     (tmp_path / "log" / f"{1:020d}.idx").write_bytes(b"")
     offset = history.offset_after(len(history.frames) - 1)
@@ -390,7 +376,7 @@ def void_with_a_late_abort(path: Path, *, begins_segment: bool) -> tuple[History
     firsts = list_positions(str(path), "seg")
     assert len(firsts) > 3
     assert (void.position in firsts) is begins_segment
-    file, place = place_of(path, damaged)
+    file, place = place_of(path, damaged.position)
     flip(file, place + 40)
     return history, void
 

@@ -11,8 +11,7 @@ import pytest
 
 from tests.unit.log.history import other_boot, write_log
 from tests.unit.log.history import sample as log_sample
-from tests.unit.log.lane_history import OTHER, LaneHistory, opened, sample, written
-from tests.unit.log.lanes.test_lane_logs import rot
+from tests.unit.log.lane_history import OTHER, LaneHistory, opened, rot, sample, written
 from tutti.data.frames.frame import Frame
 from tutti.data.lane_name import NEW_LANE_REMEDY, LaneName
 from tutti.log.files.lane_paths import OWN, SUSPECT, lane_path

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.cases import first_fast
-from tests.unit.log.history import SMALL, History, decide, expected, opened, other_boot, sample, seen
+from tests.unit.log.history import SMALL, History, decide, expected, opened, other_boot, sample, scrub_round, seen
 from tutti.data.frames.frame import HEADER_SIZE, Frame, padded
 from tutti.log.files.layout import FRAMES_AT, PAGE, SegmentHeader, index_path, list_positions, read_header
 from tutti.log.files.log_start import LogStart, write_start
@@ -22,7 +22,6 @@ from tutti.log.read.scan import scan
 from tutti_gateway.core import limits
 from tutti_gateway.log.tools.verify import verify
 from tutti_gateway.log.upkeep.quarantine import copy_segment, quarantined_files
-from tutti_gateway.log.upkeep.scrubber import LogScrubber
 from tutti_gateway.log.writer import LogWriter
 
 OPTIONS = replace(SMALL, snapshot_frames=12)
@@ -41,13 +40,6 @@ def written(path: Path, history: History = HISTORY, storage: Storage | None = No
     return writer, close
 
 
-def round_of(scrubber: LogScrubber) -> None:
-    """Look until all was looked at, or something is lost."""
-    rounds = scrubber.rounds
-    while scrubber.lost is None and scrubber.rounds == rounds and not scrubber.scrub():
-        continue
-
-
 def lost_of(writer: LogWriter) -> tuple[int, int]:
     """The positions that are wanted, zeros if none are."""
     lost = writer.scrubber.lost
@@ -58,7 +50,7 @@ def serve(writer: LogWriter, frames: list[Frame] = HISTORY.frames, piece: int = 
     """Another gateway gives what is lost, some frames at a time, until a round finds nothing more; the ranges that were."""
     ranges: list[tuple[int, int]] = []
     while True:
-        round_of(writer.scrubber)
+        scrub_round(writer.scrubber)
         first, last = lost_of(writer)
         if not first:
             return ranges
@@ -106,8 +98,8 @@ def whole(path: Path, writer: LogWriter, close: Callable[[], None]) -> None:
 def test_a_good_log_has_nothing_to_mend(tmp_path: Path) -> None:
     writer, close = written(tmp_path)
     before = images(tmp_path)
-    round_of(writer.scrubber)
-    round_of(writer.scrubber)
+    scrub_round(writer.scrubber)
+    scrub_round(writer.scrubber)
     assert (lost_of(writer), writer.scrubber.found, writer.scrubber.rounds) == ((0, 0), 0, 2)
     assert images(tmp_path) == before
     close()
@@ -147,7 +139,7 @@ def test_it_is_mended_without_any_index(tmp_path: Path) -> None:
     os.truncate(index_path(str(tmp_path), firsts[1]), 100)
     spoil(tmp_path, firsts[1] + 1, 20)
     spoil(tmp_path, firsts[1] + 2, -1)
-    round_of(writer.scrubber)
+    scrub_round(writer.scrubber)
     assert lost_of(writer)[1] == firsts[2] - 1  # nothing says where what follows stands
     assert len(serve(writer, piece=2)) == 1  # what stands behind it is good: it is not fetched
     assert index_sealed(index_path(str(tmp_path), firsts[1]), firsts[1]) is not None
@@ -161,7 +153,7 @@ def test_a_bad_header_of_a_segment_is_made_again_alone(tmp_path: Path) -> None:
     for first in list_positions(str(tmp_path), "seg")[:-1]:  # the last one holds nothing that is decided
         with (tmp_path / "log" / f"{first:020d}.seg").open("r+b") as file:
             file.write(b"nothing")
-    round_of(writer.scrubber)
+    scrub_round(writer.scrubber)
     assert lost_of(writer) == (0, 0)
     assert images(tmp_path) == before
     whole(tmp_path, writer, close)
@@ -174,7 +166,7 @@ def test_a_segment_that_is_gone_is_fetched(tmp_path: Path) -> None:
     (tmp_path / "log" / f"{firsts[1]:020d}.seg").unlink()
     (tmp_path / "log" / f"{firsts[1]:020d}.idx").unlink()
     assert serve(writer, piece=4)
-    round_of(writer.scrubber)
+    scrub_round(writer.scrubber)
     found = images(tmp_path)
     name = f"{firsts[1]:020d}.seg"
     assert found[name][FRAMES_AT:] == before[name][FRAMES_AT:]
@@ -202,7 +194,7 @@ def test_frames_that_did_not_stand_there_are_not_taken(tmp_path: Path) -> None:
     spoil(tmp_path, position, 20)
     spoil(tmp_path, position + 1, 20)
     before = images(tmp_path)
-    round_of(writer.scrubber)
+    scrub_round(writer.scrubber)
     assert lost_of(writer) == (position, position + 1)
     other = HISTORY.branch(position - 1, 2)
     for number in range(3):
@@ -305,7 +297,7 @@ def test_the_end_of_a_segment_is_mended_though_the_next_one_s_header_cannot_be_r
 
     with monkeypatch.context() as patch:
         patch.setattr("tutti_gateway.log.upkeep.scrubber.read_header", unreadable)
-        round_of(writer.scrubber)
+        scrub_round(writer.scrubber)
         assert lost_of(writer) == (following - 1, following - 1)
     assert serve(writer)
     whole(tmp_path, writer, close)
@@ -317,13 +309,13 @@ def test_a_kill_in_the_middle_leaves_what_is_found_again(tmp_path: Path) -> None
     first = list_positions(str(tmp_path / "one"), "seg")[1]
     for position in range(first, first + 6):
         spoil(tmp_path / "one", position, 0, 300)
-    round_of(writer.scrubber)
+    scrub_round(writer.scrubber)
     writer.scrubber.repair(HISTORY.frames[first - 1 : first + 2])
     shutil.copytree(tmp_path / "one", tmp_path / "two")
     close()
     other_boot(tmp_path / "two")
     writer, _, close = opened(tmp_path / "two", OPTIONS)
-    round_of(writer.scrubber)
+    scrub_round(writer.scrubber)
     assert lost_of(writer) == (first + 3, first + 5)
     serve(writer)
     assert {name: data for name, data in images(tmp_path / "two").items() if name.endswith(".seg")}.keys() == {
@@ -336,7 +328,7 @@ def test_a_kill_in_the_middle_leaves_what_is_found_again(tmp_path: Path) -> None
 def test_what_was_trimmed_meanwhile_is_not_wanted_any_more(tmp_path: Path) -> None:
     writer, close = written(tmp_path)
     spoil(tmp_path, 2, 20)
-    round_of(writer.scrubber)
+    scrub_round(writer.scrubber)
     assert lost_of(writer) == (2, 2)
     first = list_positions(str(tmp_path), "seg")[1]
     write_start(str(tmp_path), LogStart(first, HISTORY.offset_after(first - 1)), Storage())
@@ -360,7 +352,7 @@ def test_a_file_that_goes_while_it_is_mended_is_made_again(tmp_path: Path) -> No
     writer, close = written(tmp_path)
     first = list_positions(str(tmp_path), "seg")[1]
     spoil(tmp_path, first + 1)
-    round_of(writer.scrubber)
+    scrub_round(writer.scrubber)
     (tmp_path / "log" / f"{first:020d}.seg").unlink()
     assert writer.scrubber.repair(HISTORY.frames[first : first + 1]) == 0
     serve(writer, piece=10)
@@ -371,7 +363,7 @@ def test_what_can_be_read_after_all_is_never_written_over(tmp_path: Path) -> Non
     writer, close = written(tmp_path)
     position = list_positions(str(tmp_path), "seg")[1] + 2
     spoil(tmp_path, position)
-    round_of(writer.scrubber)
+    scrub_round(writer.scrubber)
     spoil(tmp_path, position)  # the same bit: it is as it was
     before = images(tmp_path)
     assert writer.scrubber.repair(HISTORY.frames[position - 1 : position]) == 0
@@ -384,10 +376,10 @@ def test_what_was_kept_of_a_damage_goes_when_the_log_was_seen_whole_since(tmp_pa
     writer, close = written(tmp_path)
     copy = Path(copy_segment(str(tmp_path), Storage(), 1))
     spoil(tmp_path, 5)
-    round_of(writer.scrubber)
+    scrub_round(writer.scrubber)
     serve(writer)
     assert copy.exists()  # the round found what it found
-    round_of(writer.scrubber)
+    scrub_round(writer.scrubber)
     assert not copy.exists()
     newest = [Path(copy_segment(str(tmp_path), Storage(), 1)) for _ in range(limits.SEGMENTS_QUARANTINED_MAX + 3)][-1]
     assert newest.exists()

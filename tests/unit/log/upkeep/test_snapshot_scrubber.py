@@ -9,12 +9,9 @@ from pathlib import Path
 import pytest
 import structlog
 
-from tests.unit.log.history import SMALL, opened, sample, write_log
-from tests.unit.log.lane_history import OTHER
-from tests.unit.log.lanes.test_lane_retention import begun, idle, kept, long
-from tests.unit.log.upkeep.test_scrubber import round_of
-from tests.unit.log.upkeep.test_trimming import BYTES, NOW_US, fit, trimmed
-from tests.unit.log.upkeep.test_trimming import firsts as segments
+from tests.unit.log.history import NOW_US, SMALL, THREE_SEGMENTS, fit, opened, sample, scrub_round, trimmed, write_log
+from tests.unit.log.history import firsts as segments
+from tests.unit.log.lane_history import OTHER, begun, idle, kept, long
 from tutti.log.files.lane_paths import lane_path
 from tutti.log.files.layout import index_path, list_positions, snapshot_path
 from tutti.log.files.options import LogOptions
@@ -57,13 +54,13 @@ def gone(path: Path, position: int) -> None:
 @pytest.mark.parametrize("harm", [spoil, gone])
 def test_retention_of_the_ordered_log_passes_over_a_damaged_snapshot(tmp_path: Path, harm: Callable[[Path, int], object]) -> None:
     write_log(tmp_path, sample(400, size=1500))
-    writer, _, close = opened(tmp_path, BYTES)
+    writer, _, close = opened(tmp_path, THREE_SEGMENTS)
     whole = writer.retention.propose(NOW_US)
     close()
     assert whole is not None
     harm(tmp_path, whole.places[0][0])
     harm(tmp_path, whole.places[2][0])
-    writer, _, close = opened(tmp_path, BYTES)
+    writer, _, close = opened(tmp_path, THREE_SEGMENTS)
     proposed = writer.retention.propose(NOW_US)
     assert proposed is not None
     assert proposed.places == tuple(place for at, place in enumerate(whole.places) if at not in (0, 2))
@@ -105,7 +102,7 @@ def test_a_lane_never_begins_with_a_snapshot_that_is_damaged_since_it_was_looked
 
 
 def news(writer: LogWriter) -> list[str]:
-    round_of(writer.scrubber)
+    scrub_round(writer.scrubber)
     return writer.scrubber.snapshots.pop_messages()
 
 
@@ -144,9 +141,9 @@ def test_a_snapshot_behind_a_void_batch_waits_for_the_index_that_tells_of_it(tmp
     index = Path(index_path(str(tmp_path), first))
     data = index.read_bytes()
     index.write_bytes(data[:200] + bytes([data[200] ^ 1]) + data[201:])
-    round_of(writer.scrubber)  # the index is made again
+    scrub_round(writer.scrubber)  # the index is made again
     assert following in writer.scrubber.snapshots.damaged
-    round_of(writer.scrubber)
+    scrub_round(writer.scrubber)
     assert content(tmp_path, following) == good
     close()
     assert verify(tmp_path).damage == []

@@ -9,10 +9,14 @@ from pathlib import Path
 import pytest
 
 from tests.unit.log.history import (
+    NOW_US,
     SMALL,
+    THREE_SEGMENTS,
     History,
     decide,
     expected,
+    firsts,
+    fit,
     no_change,
     no_indexes,
     opened,
@@ -20,6 +24,7 @@ from tests.unit.log.history import (
     sample,
     seen,
     settle,
+    trimmed,
     write_log,
 )
 from tutti.data.frames.frame import Kind
@@ -35,36 +40,6 @@ from tutti_gateway.log.tools.digest import digest
 from tutti_gateway.log.tools.inspect import inspect
 from tutti_gateway.log.tools.repair import repair
 from tutti_gateway.log.tools.verify import verify
-
-BYTES = replace(SMALL, retention_bytes=3 * SMALL.segment_bytes)
-NOW_US = 1_900_000_000_000_000
-
-
-def firsts(path: Path) -> list[int]:
-    return list_positions(path, "seg", include_trimmed=True)  # type: ignore[arg-type]  # only the path is used
-
-
-def fit(path: Path, history: History) -> list[int]:
-    """The segments with which the log may begin: no ABORT reaches over their starts."""
-    return [first for first in firsts(path) if history.settled(first - 1) == first - 1]
-
-
-def trimmed(path: Path, history: History, keep: int = 2) -> tuple[int, int]:
-    """Write the history, then a TRIM that leaves some segments; position and offset with which the log begins."""
-    write_log(path, history)
-    position = fit(path, history)[-keep]
-    offset = history.offset_after(position - 1)
-    end = len(history.frames)
-    history.trim(position, offset)
-    for number in range(3):
-        history.batch("late", "late", [b"late %d" % number])
-    writer, _, close = opened(path)
-    writer.append(history.frames[end:])
-    writer.sync()
-    decide(writer, history, end + 1, len(history.frames))
-    settle(writer)
-    close()
-    return position, offset
 
 
 @pytest.mark.parametrize("state", [no_change, other_boot, no_indexes])
@@ -279,7 +254,7 @@ def test_retention_by_bytes_lets_the_oldest_segments_go_and_forces_what_is_far_o
     write_log(tmp_path, history)
     before = firsts(tmp_path)
     assert len(before) > 8
-    writer, _, close = opened(tmp_path, BYTES)
+    writer, _, close = opened(tmp_path, THREE_SEGMENTS)
     proposed = writer.retention.propose(NOW_US)
     kept, twice = before[-3:], before[-6:]
     assert proposed == TrimProposed(

@@ -5,50 +5,24 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from tests.unit.log.history import decide, expected, opened, other_boot, sample, seen
-from tutti.data.frames.frame import Buffer
+from tests.unit.log.watched import Filling
 from tutti.errors import DiskFailed, DiskFull
 from tutti.log.files.disk_space import failure_of
 from tutti.log.files.layout import index_path
 from tutti.log.files.options import LogOptions
-from tutti.log.files.storage import Storage, SyncFailed
+from tutti.log.files.storage import SyncFailed
 from tutti.log.format.index import ROWS_AT, IndexWriter, no_rows
 from tutti.log.read.reader import LogReader
 from tutti.log.read.scan import scan
 
 OPTIONS = LogOptions(segment_bytes=64 << 10, prepared_segments=0, reserved_bytes=0, disk_low_bytes=0, snapshot_frames=16)
 MIB = 1 << 20
-
-
-class Filling(Storage):
-    """A disk that has room for so many operations, and then for none until somebody frees some."""
-
-    def __init__(self) -> None:
-        self.room: int | None = None
-
-    def _take(self) -> None:
-        if self.room == 0:
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        if self.room is not None:
-            self.room -= 1
-
-    def write(self, fd: int, parts: Sequence[Buffer], at: int) -> None:
-        self._take()
-        super().write(fd, parts, at)
-
-    def allocate(self, fd: int, size: int) -> None:
-        self._take()
-        super().allocate(fd, size)
-
-    def rename(self, old: str, new: str) -> None:
-        self._take()
-        super().rename(old, new)
 
 
 @pytest.mark.parametrize("steps", [3, 4, 5, 7])

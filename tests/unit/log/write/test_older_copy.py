@@ -17,8 +17,7 @@ from pathlib import Path
 import pytest
 
 from tests.unit.log.history import GATEWAY, GROUP, SMALL, decide, sample, write_log
-from tests.unit.log.watched import Watched, failing
-from tests.unit.log.write.test_indexing_disk_full import Filling
+from tests.unit.log.watched import Filling, Watched, failing
 from tutti.data.frames.frame import Buffer
 from tutti.data.hard_state import HardState
 from tutti.errors import disk_remedy

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.unit.log.corrupt_end import DECIDED, HISTORY, LAST, OPTIONS, lost, marked, spot, start, whole
 from tests.unit.log.history import opened, other_boot, sample, write_log
-from tests.unit.log.write.test_corrupt_end import DECIDED, HISTORY, LAST, OPTIONS, lost, marked, spot, start, whole
 from tutti.data.hard_state import HardState
 from tutti.errors import Damaged
 from tutti.log.files.layout import FRAMES_AT, list_positions, segment_path

@@ -6,6 +6,8 @@ from __future__ import annotations
 
 from itertools import repeat
 
+import msgspec
+
 from tests.unit.node.driver_harness import A, B, Bench, control, submit
 from tests.unit.node.fakes import batch_frame, token
 from tutti import limits as common_limits
@@ -313,6 +315,33 @@ def test_a_client_with_a_quota_gets_a_small_window() -> None:
     session.access = LIMITED
     assert session.welcome(welcome).window_bytes == limits.QUOTA_WINDOW_BYTES
     assert welcome.window_bytes == common_limits.WINDOW_BYTES
+
+
+def test_the_welcome_of_a_client_with_a_quota_names_the_quota_and_the_oldest_waiting_batch() -> None:
+    line = Line()
+    session, other = line.session(), line.session()
+    welcome = Welcome(1, "g", "group", "", "primary", "1", "", "", {}, common_limits.WINDOW_BYTES, 1, 1)
+
+    def quota() -> tuple[int, int, int]:
+        own = session.welcome(welcome)
+        return own.records_per_s, own.bytes_per_s, own.held_from
+
+    assert quota() == (RECORDS_PER_S, 0, 0)
+    line.put(session, batch(1, 100), batch(101, 1000), batch(1101, 1000))
+    line.put(session, batch(101, 1000))  # a copy of a waiting batch
+    assert line.due() == [(session.number, 1)]
+    assert quota() == (RECORDS_PER_S, 0, 101)
+    assert other.welcome(welcome).held_from == 0
+    minority = msgspec.structs.replace(welcome, state="minority")
+    assert session.welcome(minority).held_from == 0, "the missing majority is the cause"
+    session.form = SUBMIT_UNORDERED
+    assert session.welcome(minority).held_from == 101
+    line.now_us += SECOND_US
+    assert line.due() == [(session.number, 101)]
+    assert quota() == (RECORDS_PER_S, 0, 1101)
+    line.now_us += SECOND_US
+    assert line.due() == [(session.number, 1101)]
+    assert quota() == (RECORDS_PER_S, 0, 0)
 
 
 def test_waiting_batches_go_with_the_clients_when_memory_is_above_its_limit() -> None:

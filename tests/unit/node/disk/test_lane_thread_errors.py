@@ -10,7 +10,7 @@ from structlog.testing import capture_logs
 
 from tests.unit.core.lanes.test_disk_repair import lose, sent
 from tests.unit.log import lane_history as lanes
-from tests.unit.log.lanes.test_lane_logs import rot
+from tests.unit.log.lane_history import rot
 from tests.unit.node.disk.test_lane_thread import OWN, Bench, run
 from tutti.errors import DiskFull
 from tutti.log.files.lane_paths import SUSPECT, lane_path

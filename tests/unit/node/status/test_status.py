@@ -58,7 +58,7 @@ class Stack:
 class Driver:
     def __init__(self) -> None:
         self.halted = self.suspected = ""
-        self.peers: list[dict[str, str]] = []
+        self.peers: list[dict[str, object]] = []
         self.differing: dict[str, str] = {}
 
     def snapshot(self) -> DriverSnapshot:
@@ -90,12 +90,12 @@ LGA = Member(2, "lga", "127.0.0.1:7410/7499", b"l" * 16, "silent", True, False, 
 
 class Group:
     def __init__(self) -> None:
-        self.reason, self.waits = "", ""
+        self.reason, self.waits, self.majority = "", "", True
         self.view: tuple[int, tuple[int, ...], int] = 1 << 16 | 1, (1,), 1
         self.all = [JFK]
 
     def snapshot(self) -> GroupSnapshot:
-        return GroupSnapshot("primary", self.reason, self.waits, self.view, self.all, {"requests": 3}, 0)
+        return GroupSnapshot("primary", self.reason, self.waits, self.view, self.all, {"requests": 3}, 0, self.majority)
 
 
 class Bench:
@@ -159,6 +159,23 @@ def test_a_gateway_with_tokens_reports_their_quotas() -> None:
     bench.security = {"tokens": 1}
     quotas = {"waiting_bytes": 9, "throttled_us": {"feed": 5}}
     assert json.decode(bench.documents.status())["security"] == {"tokens": 1, "quotas": quotas}
+
+
+def test_a_member_that_left_the_view_because_of_its_full_disk_names_the_disk_as_the_cause() -> None:
+    bench = Bench()
+    bench.disk.full = "the disk is full: free some space"
+    bench.group.waits = "copies the log from the view that lga coordinates"
+    assert bench.documents.waits == "the disk is full: free some space; copies the log from the view that lga coordinates"
+    assert json.decode(bench.documents.status())["reason"] == "the disk is full: free some space"
+    bench.disk.full = ""
+    assert bench.documents.waits == "copies the log from the view that lga coordinates"
+
+
+def test_a_problem_of_a_security_file_is_a_reason_of_the_row_and_blocks_no_records() -> None:
+    bench = Bench()
+    bench.security = {"trouble": "the certificate expired"}
+    status = json.decode(bench.documents.status())
+    assert (status["reason"], status["members"][0]["reason"]) == ("", "the certificate expired")
 
 
 def test_a_reader_that_blocks_retention_is_reported() -> None:
@@ -361,3 +378,27 @@ def test_different_settings_of_others_are_reported_and_block_no_readiness() -> N
     assert json.decode(bench.documents.status())["reason"] == ""
     bench.group.waits = "ewr has others"
     assert json.decode(bench.documents.status())["reason"] == "ewr has others; the timers differ; the members differ"
+
+
+def test_a_missing_majority_is_reported_before_the_members_that_block_decisions() -> None:
+    bench = Bench()
+    bench.driver.suspected, bench.group.waits = "lga blocks the group: the next view leaves it out", "2 of 3 voters are needed"
+    assert json.decode(bench.documents.status())["reason"] == bench.driver.suspected
+    bench.group.majority = False
+    status = json.decode(bench.documents.status())
+    assert (status["reason"], status["majority"]) == ("2 of 3 voters are needed", False)
+
+
+def test_a_silent_member_has_the_reason_of_its_connection() -> None:
+    bench = Bench()
+    bench.group.all = [JFK, LGA]
+    for peer, reason in (
+        ({"refused": "other group", "failure": "down", "accepts": False}, "other group"),
+        ({"refused": "", "failure": "127.0.0.1:7410 refuses connections", "accepts": False}, "127.0.0.1:7410 refuses connections"),
+        ({"refused": "", "failure": "", "accepts": True}, "it accepts connections, but sends nothing"),
+        ({"refused": "", "failure": "", "accepts": False}, ""),
+    ):
+        bench.driver.peers = [{"name": "lga", **peer}]
+        (_, lga) = json.decode(bench.documents.members())
+        assert lga["reason"].startswith(reason)
+        assert bool(lga["reason"]) == bool(reason)

@@ -279,6 +279,28 @@ def test_a_reader_is_serialised_without_its_open_resources(log: FakeLog, readers
     reading(readers).stop()  # never used
 
 
+def test_a_topic_that_does_not_exist_is_empty_with_a_warning(log: FakeLog, readers: list[StreamReader]) -> None:
+    log.scan_failure = UsageError("there is no topic 'ordres' in this log: did you mean 'orders'?")
+    warned = "misspelt: there is no topic 'ordres' in this log: did you mean 'orders'"
+    stream_reader = reading(readers, topics=("ordres",))
+    with pytest.warns(UserWarning, match=warned):
+        assert stream_reader.latestOffset(offset(0, 0), ALL) == offset(100, 0)
+    log.set(110)
+    stream_reader.latestOffset(offset(100, 0), ALL)  # a second warning would be an error
+    with pytest.warns(UserWarning, match=warned):
+        assert covered(BatchReader(ReadOptions(gateways="tutti://h:1", topics=("ordres",))).partitions()) == [(0, 110)]
+    BatchReader(ReadOptions(gateways="tutti://h:1")).partitions()
+
+
+def test_a_failed_check_of_the_topics_does_not_end_the_read(log: FakeLog) -> None:
+    log.scan_failure = Unavailable("no gateway knows all topics")
+    assert covered(BatchReader(ReadOptions(gateways="tutti://h:1", topics=("a",))).partitions()) == [(0, 100)]
+    [(_, request)] = [asked for asked in log.asked if asked[0] == "scan"]
+    assert isinstance(request, ScanRequest)
+    assert request.time_left is not None
+    assert 0 <= request.time_left() <= 1.0
+
+
 def test_large_ranges_and_wishes_are_planned_by_the_log(log: FakeLog) -> None:
     frontier = log.frontier()
     options = ReadOptions(gateways="tutti://h:1", topics=("a",))

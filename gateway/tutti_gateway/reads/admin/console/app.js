@@ -169,6 +169,7 @@ function troubles(status, changes) {
   if (silent.length && status.state !== "unknown") found.push(["warn", "Silent:", `${silent.join(", ")}.${status.state === "primary" ? " The others are a majority and continue." : ""}`]);
   if (status.disk?.failed) found.push(["bad", "The disk failed:", sentence(status.disk.failed)]);
   if (status.retention?.reason) found.push(["warn", "Retention waits:", sentence(status.retention.reason)]);
+  if (status.security?.trouble) found.push(["warn", "Security files:", sentence(`${status.security.trouble}. The gateway reads a corrected file again by itself`)]);
   const lost = status.disk?.damage?.lost ?? [];
   if (lost.length) found.push(["bad", "Corruption.", `Positions ${lost[0]} to ${lost[lost.length - 1]} cannot be read here; the gateway requests them from its peers.`]);
   for (const lane of status.lanes ?? []) if (lane.halted) found.push(["warn", `Lane ${lane.lane} accepts no records:`, sentence(lane.halted)]);
