@@ -66,6 +66,12 @@ GENERAL: tuple[Edit | Change, ...] = (
     Edit(ReceivedTable, "apply", "if line.state is not LineState.OPEN:", "if True:"),
     Edit(Sequencer, "on_forward", "lines.get(number) or ", ""),
     Edit(Ordering, "decided", "if waiting:", "if True:"),
+    Edit(
+        Ordering,
+        "end_of_step",
+        "if not self.sequencer.ordered:\n        return False\n    self.housekeeping.ordered()\n",
+        "self.housekeeping.ordered()\n    if not self.sequencer.ordered:\n        return False\n",
+    ),
     Edit(Repair, "end_of_step", "if not self._receiver.gaps and self.requester.deadline_us is None:", "if False:"),
     Edit(frame_runs, "split_runs", "if len(frames) <= limits.FRAMES_A_MESSAGE_MAX:", "if False:"),
     Edit(frame_module, "payload_crc", "if not progress and body.__class__ is bytes:", "if False:"),

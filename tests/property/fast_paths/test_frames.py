@@ -20,7 +20,7 @@ from tutti.data.frames import frame as frame_module
 from tutti.data.frames.frame import CRC_COPY_BELOW, Frame, Kind, payload_crc, sizes_of
 from tutti.log.files.options import LogOptions
 from tutti.log.format.index import LONG_AGO, ROW, IndexWriter
-from tutti.zmtp.framing import COMMAND, MORE, frame_header
+from tutti.zmtp.framing import COMMAND, MORE, encode_message, frame_header
 from tutti.zmtp.framing import frame as zmtp_frame
 from tutti_gateway.core import limits
 from tutti_gateway.core.frame_runs import split_runs
@@ -104,6 +104,14 @@ def test_a_frame_for_the_wire_has_its_header_and_its_data(size: int, flags: int,
     data = bytes(range(256)) * 3
     body = memoryview(data[:size]) if view else data[:size]
     assert zmtp_frame(body, flags) == frame_header(size, flags) + data[:size]
+
+
+@given(st.sampled_from([0, 1, 255, 256, 4000, 100_000]), st.integers(0, 3))
+def test_a_message_of_one_part_has_the_bytes_of_its_frame(size: int, before: int) -> None:
+    message = encode_message([b"part"] * before + [bytes(size)])
+    wanted = zmtp_frame(b"part", MORE) * before + zmtp_frame(bytes(size))
+    assert (b"".join(map(bytes, message.buffers)), message.size) == (wanted, len(wanted))
+    assert size > 4000 or len(message.buffers) == 1
 
 
 @pytest.fixture(scope="module")

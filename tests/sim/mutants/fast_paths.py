@@ -182,7 +182,6 @@ FAST_PATHS = (
     _reader("dropped", "self._drop_bytes or ", ""),
     _reader("after-large", " or self._after_large", ""),
     _reader("flags", "flags & ~LONG == 0 and ", ""),
-    _reader("long", "if flags == LONG else", "if flags else"),
     _reader("limits", "length <= self._lone_bytes_max and ", ""),
     _reader("length", " and count == start + length", ""),
     _reader("end", "    if not count:\n        raise ConnectionEnded\n", ""),
