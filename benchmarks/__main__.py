@@ -27,7 +27,7 @@ def main() -> int:
     arguments = parser.parse_args()
     unknown = [name for name in arguments.names if name not in BENCHMARKS]
     if unknown:
-        parser.error(f"there is no benchmark {unknown[0]!r}; there are {', '.join(BENCHMARKS)}")
+        parser.error(f"unknown benchmark {unknown[0]!r}: the benchmarks are {', '.join(BENCHMARKS)}")
     times = arguments.rounds or (1 if arguments.quick else 3)
     print(about(), flush=True)
     figures: list[Figure] = []

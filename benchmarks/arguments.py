@@ -42,7 +42,7 @@ def directory(text: str) -> Path:
     """A directory that can be written to."""
     path = Path(text)
     if not path.is_dir():
-        raise argparse.ArgumentTypeError(f"there is no directory {text}")
+        raise argparse.ArgumentTypeError(f"the directory {text} does not exist")
     try:
         with tempfile.TemporaryFile(dir=path):
             pass
@@ -88,5 +88,5 @@ def a_checkout(text: str) -> Path:
     """A directory that this program is in, too."""
     path = directory(text)
     if not (path / "benchmarks" / "fleet.py").is_file():
-        raise argparse.ArgumentTypeError(f"{text} is no checkout: there is no benchmarks/fleet.py in it")
+        raise argparse.ArgumentTypeError(f"{text} is not a checkout of Tutti: it contains no benchmarks/fleet.py")
     return path

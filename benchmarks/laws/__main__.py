@@ -92,7 +92,7 @@ def main() -> int:
     arguments = parser.parse_args()
     unknown = [name for name in arguments.names if name not in names]
     if unknown:
-        parser.error(f"there is no law {unknown[0]!r}; there are {', '.join(names)}")
+        parser.error(f"unknown law {unknown[0]!r}: the laws are {', '.join(names)}")
     quick = arguments.quick
     sizes = [
         given if given is not None else few if quick else many

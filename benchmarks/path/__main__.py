@@ -236,7 +236,7 @@ def main() -> int:
     arguments = parser.parse_args()
     unknown = [name for name in arguments.names if name not in ALL]
     if unknown:
-        parser.error(f"there is no work {unknown[0]!r}; there are {', '.join(ALL)}")
+        parser.error(f"unknown work {unknown[0]!r}: the works are {', '.join(ALL)}")
     names = measurable(arguments.names or [name for name, work in ALL.items() if not work.bulk])
     checkouts = {OURS: HERE} | ({str(arguments.against): arguments.against.resolve()} if arguments.against else {})
     print(about(), flush=True)

@@ -123,7 +123,7 @@ def records(url: str, topic: str) -> list[dict[str, Any]]:
         with Reader(url, topics=[topic], start=0) as reader:
             return [row for batch in reader for row in batch.to_pylist()]
     except UsageError as error:
-        if "there is no topic" in str(error):
+        if "has no topic" in str(error):
             return []
         raise
 

@@ -182,7 +182,7 @@ class FileSource:
             if name not in known:
                 near = get_close_matches(name, known, 1)
                 hint = f"did you mean {near[0]!r}?" if near else f"known topics: {', '.join(sorted(known)[:10]) or 'none yet'}"
-                raise UsageError(f"there is no topic {name!r} in {', '.join(self.paths)}: {hint}")
+                raise UsageError(f"the log in {', '.join(self.paths)} has no topic {name!r}: {hint}")
 
     def close(self) -> None:
         """Close the files; batches already returned stay valid."""

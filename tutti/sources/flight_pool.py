@@ -64,7 +64,7 @@ _CONNECTION_ERRORS = {
     "handshake failed": f"TLS failed: the reads port and this client cannot agree; {_CERTIFICATES}",
     "connect an http1": "the reads port speaks HTTP/1: another program uses it; check `[ports]` of the gateway",
     "Socket closed": "the reads port closed the connection: its process starts or ends, or it needs TLS; see the gateway's log",
-    "Network is unreachable": f"there is no route to the network of the reads port: {_NETWORK}",
+    "Network is unreachable": f"this host has no route to the network of the reads port: {_NETWORK}",
     "No route to host": f"the host of the reads port is down or unreachable: {_NETWORK}",
     "onnection timed out": f"the reads port does not answer, because its host is down or a firewall drops packets: {_NETWORK}",
     "failed to connect to all addresses": f"no connection to the reads port is possible: check its gateway, and {_NETWORK}",

@@ -62,8 +62,8 @@ def test_the_packages_of_a_checkout_come_first(older: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
-        (["nothing"], "there is no work 'nothing'; there are many-load, many, one-load"),
-        (["--against", "/"], "/ is no checkout: there is no benchmarks/fleet.py in it"),
+        (["nothing"], "unknown work 'nothing': the works are many-load, many, one-load"),
+        (["--against", "/"], "/ is not a checkout of Tutti: it contains no benchmarks/fleet.py"),
         (["--rounds", "0"], "'0' is no whole number of one or more"),
     ],
 )

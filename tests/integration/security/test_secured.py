@@ -288,7 +288,7 @@ def test_each_may_read_what_is_listed_and_nothing_else(house: SecuredFiles, gate
         refused(error, house, "rights")
     with flight_client(gateway, house.place / "tls.pem") as client:  # which other topics there are is told to who may read them
         for name, told in (("reader", False), ("all", True)):
-            with pytest.raises((flight.FlightError, pa.ArrowException), match="there is no topic 'flights-x'") as unknown:
+            with pytest.raises((flight.FlightError, pa.ArrowException), match="this log has no topic 'flights-x'") as unknown:
                 client.do_get(flight.Ticket(b'{"topics": ["flights-x"]}'), options(house.tokens[name])).read_all()
             assert ("did you mean" in str(unknown.value)) is told
     with FlightSource(gateway.url, credentials=house.credentials("reader")) as reads:

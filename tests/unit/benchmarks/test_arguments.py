@@ -31,19 +31,19 @@ def parser() -> argparse.ArgumentParser:
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        (["--directory", "/nowhere"], "there is no directory /nowhere"),
-        (["--directory", "/dev/null"], "there is no directory /dev/null"),
+        (["--directory", "/nowhere"], "the directory /nowhere does not exist"),
+        (["--directory", "/dev/null"], "the directory /dev/null does not exist"),
         (["--directory", "/proc/self"], "nothing can be written to /proc/self"),
         (["--directory", "/sys"], "nothing can be written to /sys: "),
         (["--json", "/sys/x.json"], "nothing can be written to /sys: "),
-        (["--json", "/nowhere/x.json"], "there is no directory /nowhere"),
+        (["--json", "/nowhere/x.json"], "the directory /nowhere does not exist"),
         (["--json", "/tmp"], "/tmp is a directory"),
         (["--rounds", "0"], "'0' is no whole number of one or more"),
         (["--rounds", "1.5"], "'1.5' is no whole number of one or more"),
         (["--hours", "nan"], "'nan' is no number of more than zero"),
         (["--hours", "inf"], "'inf' is no number of more than zero"),
         (["--hours", "-1"], "'-1' is no number of more than zero"),
-        (["--against", "/tmp"], "/tmp is no checkout"),
+        (["--against", "/tmp"], "/tmp is not a checkout"),
     ],
 )
 def test_unusable_arguments_are_refused(

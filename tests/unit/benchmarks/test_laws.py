@@ -56,10 +56,10 @@ def test_nothing_is_measured_if_one_of_many_lacks_free_space(tmp_path: Path, mon
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
-        (["nothing"], "there is no law 'nothing'; there are batches"),
+        (["nothing"], "unknown law 'nothing': the laws are batches"),
         (["--hours", "0"], "more than zero"),
         (["--rounds", "0"], "one or more"),
-        (["--json", "/nowhere/x.json"], "there is no directory /nowhere"),
+        (["--json", "/nowhere/x.json"], "the directory /nowhere does not exist"),
     ],
 )
 def test_impossible_arguments_are_reported(

@@ -195,7 +195,7 @@ def test_a_peer_counts_as_silent_only_after_an_interval_of_heartbeats_without_an
     [
         (errno.ETIMEDOUT, "lga:1 does not answer"),
         (errno.EHOSTUNREACH, "the host of lga:1 is down"),
-        (errno.ENETUNREACH, "there is no route to the network of lga:1"),
+        (errno.ENETUNREACH, "this host has no route to the network of lga:1"),
         (errno.EADDRNOTAVAIL, "a connection to lga:1 failed: cannot assign requested address"),
     ],
 )

@@ -218,7 +218,7 @@ class RangeResolver:
                 near = get_close_matches(name, known, 1)
                 # Names of other topics belong in the hint, which `hints_for` removes for callers that may not read everything.
                 hint = f"did you mean {near[0]!r}?" if near else _topic_list(sorted(known))
-                raise ReadError("unknown_topic", f"there is no topic {name!r} in this log", hint, name=name)
+                raise ReadError("unknown_topic", f"this log has no topic {name!r}", hint, name=name)
 
     def _has_topics(self, names: tuple[str, ...]) -> bool:
         return len(self._reader.topic_numbers(names)) == len(set(names))

@@ -19,7 +19,7 @@ _CONNECT_ERRORS = {
     errno.ECONNREFUSED: "{} refuses connections to its group port: no gateway runs there; start it",
     errno.ETIMEDOUT: f"{{}} does not answer: its host is down or unreachable; {_UNREACHABLE}",
     errno.EHOSTUNREACH: f"the host of {{}} is down or unreachable: {_UNREACHABLE}",
-    errno.ENETUNREACH: f"there is no route to the network of {{}}: {_UNREACHABLE}",
+    errno.ENETUNREACH: f"this host has no route to the network of {{}}: {_UNREACHABLE}",
 }
 _DISCONNECTS_REPORTED = 3  # consecutive disconnects that are reported; a gateway that starts or stops causes only one
 

@@ -71,7 +71,7 @@ def test_topics_of_an_empty_range_are_asked_for_unless_it_is_followed(gateway: R
 
     def fail(what: str) -> None:
         if what == "do_get":
-            raise error_of("unknown_topic", "there is no topic 'nope' in this log")
+            raise error_of("unknown_topic", "this log has no topic 'nope'")
 
     gateway.reads.fail = fail
     for start, end in (("latest", None), (5, 5)):

@@ -65,7 +65,7 @@ def test_an_origin_may_be_a_lane_with_a_limited_range(gateway: ReadableGateway) 
 def test_topics_are_requested_if_no_lane_has_records_in_the_range(gateway: ReadableGateway, origin: str | None) -> None:
     def fail(what: str) -> None:
         if what == "do_get":
-            raise error_of("unknown_topic", "there is no topic 'nope' in this log")
+            raise error_of("unknown_topic", "this log has no topic 'nope'")
 
     gateway.reads.fail = fail
     with pytest.raises(UsageError, match="no topic 'nope'"):

@@ -280,8 +280,8 @@ def test_a_reader_is_serialised_without_its_open_resources(log: FakeLog, readers
 
 
 def test_a_topic_that_does_not_exist_is_empty_with_a_warning(log: FakeLog, readers: list[StreamReader]) -> None:
-    log.scan_failure = UsageError("there is no topic 'ordres' in this log: did you mean 'orders'?")
-    warned = "misspelt: there is no topic 'ordres' in this log: did you mean 'orders'"
+    log.scan_failure = UsageError("this log has no topic 'ordres': did you mean 'orders'?")
+    warned = "misspelt: this log has no topic 'ordres': did you mean 'orders'"
     stream_reader = reading(readers, topics=("ordres",))
     with pytest.warns(UserWarning, match=warned):
         assert stream_reader.latestOffset(offset(0, 0), ALL) == offset(100, 0)
