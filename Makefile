@@ -28,14 +28,14 @@ help: ## this list
 
 setup: $(READY) ## the environment, in .venv
 
-demo: $(READY) java ## the main job on real input, start to end, checked
+demo: java $(READY) ## the main job on real input, start to end, checked
 	@$(RUN)/tutti demo $(ARGS)
 
 ifeq ($(strip $(ARGS)),)
-test: test-fast ## every test but the long runs, JOBS at once: test-fast, then test-rest (ARGS=...: one run of pytest)
+test: java test-fast ## every test but the long runs, JOBS at once: test-fast, then test-rest (ARGS=...: one run of pytest)
 	@$(MAKE) --no-print-directory test-rest
 else
-test: $(READY) java lab $(CLASSES)
+test: java $(READY) lab $(CLASSES)
 	@$(RUN)/python -m pytest -n $(JOBS) $(ARGS)
 endif
 
@@ -43,7 +43,7 @@ endif
 test-fast: $(READY) ## unit, property, transcript and architecture tests and a smoke of the simulator, in under three minutes
 	@PYTEST_DEBUG_TEMPROOT=$(MEMORY) $(RUN)/python -m pytest -n $$(($(JOBS) + 1)) -m fast $(FAST) $(ARGS)
 
-test-rest: $(READY) java lab $(CLASSES) ## the other tests: real gateways, Spark, Kafka, faults, long simulations
+test-rest: java $(READY) lab $(CLASSES) ## the other tests: real gateways, Spark, Kafka, faults, long simulations
 	@$(RUN)/python -m pytest -n $(JOBS) -m 'not fast and not soak' $(ARGS)
 
 check: $(READY) ## lint, format, types, import contracts
