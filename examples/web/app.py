@@ -70,9 +70,9 @@ async def list_orders(
                 if len(found) == limit:
                     break
             return {"orders": found, "next": reader.position}
-    except UsageError:  # the topic exists from the first order on
-        return {"orders": [], "next": start}
     except OffsetOutOfRange as error:
         raise HTTPException(416, str(error)) from error
+    except UsageError:  # the topic exists from the first order on
+        return {"orders": [], "next": start}
     except TuttiError as error:
         raise HTTPException(503, str(error)) from error

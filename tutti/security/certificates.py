@@ -129,6 +129,8 @@ def certificate_warnings(certificate: str | Path, key: str | Path, host: str) ->
             what = f"{certificate} is valid for {covered}, but clients connect to {host}, and will reject it"
             script = "as certificates.sh does, which `tutti config init --kind secured` writes"
             yield what, f"issue a certificate with {_entry(host)} in its subjectAltName, {script}"
+        except UnicodeError:
+            yield f"clients cannot connect to {host!r}, which is not a valid host name", "correct the name"
     except ssl.SSLCertVerificationError as error:
         yield f"clients will reject {certificate} ({error.verify_message})", "issue a certificate for a TLS server"
     except OSError:

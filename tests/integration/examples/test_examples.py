@@ -159,6 +159,8 @@ def test_the_web_application_answers_when_an_order_is_in_the_log(gateway: Gatewa
         status, found = application.ask(f"/orders?start={taken['offset']}&limit=1")
         assert (status, found["orders"]) == (200, [{"offset": taken["offset"], "order": 1, "item": "tea", "quantity": 2}])
         assert found["next"] == taken["offset"] + 1
+        status, refused = application.ask(f"/orders?start={taken['offset'] + 1000}")
+        assert status == 416, refused
 
 
 def test_the_feed_streams_each_reading_once(gateway: GatewayProcess) -> None:

@@ -106,6 +106,18 @@ def test_the_time_of_grace_begins_again_after_a_majority(monkeypatch: pytest.Mon
             majority.check()
 
 
+def test_gateways_that_do_not_answer_in_time_may_have_a_majority(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A status that takes too long is not evidence: the gateways may be far away or busy, and still make the change."""
+    monkeypatch.setattr(gateways, "_STATUS_S", 0.2)
+    member = Member("jfk")
+    with socket.create_server(("127.0.0.1", 0)) as slow, FakeGateway(rule=member) as gateway:
+        address = "tutti://{}:{}".format(*slow.getsockname())
+        checked_twice(address)
+        member.status["gateways"] = {"lga": address}
+        with pytest.raises(NoMajority, match=r"Reached: jfk \(minority: .*\). Not reached: lga \("):
+            checked_twice(gateway.url)
+
+
 def test_a_request_without_an_answer_ends_when_the_majority_is_lost() -> None:
     member = Member("jfk", reason="alone")
     with (

@@ -353,3 +353,14 @@ def test_an_attempt_to_delete_a_topic_names_retention(name: str, capsys: pytest.
     assert "[retention]" in said
     assert run("topics", "destroy", "orders") == 2
     assert "cannot be deleted" not in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", ["delete", "drop", "remove", "rm"])
+def test_a_completion_after_an_attempt_to_delete_a_topic_reports_no_error(
+    name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COMP_WORDS", f"tutti topics {name} ")
+    monkeypatch.setenv("COMP_CWORD", "3")
+    monkeypatch.setenv(entry.COMPLETION_VARIABLE, "bash_complete")
+    assert run() == 0
+    assert capsys.readouterr().err == ""

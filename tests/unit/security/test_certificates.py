@@ -85,6 +85,12 @@ def test_a_certificate_for_clients_only_is_named(tmp_path: Path) -> None:
     assert warning.endswith("purpose): issue a certificate for a TLS server")
 
 
+@pytest.mark.parametrize("host", ["jfk..example.org", f"{'j' * 64}.example.org"])
+def test_a_host_that_is_not_a_valid_name_is_named(tmp_path: Path, host: str) -> None:
+    certificate(tmp_path, "a")
+    assert warnings(tmp_path, host) == [f"clients cannot connect to {host!r}, which is not a valid host name: correct the name"]
+
+
 def test_a_key_of_another_certificate_is_a_mistake(tmp_path: Path) -> None:
     certificate(tmp_path, "a")
     certificate(tmp_path, "b")

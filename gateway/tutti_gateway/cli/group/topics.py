@@ -25,7 +25,7 @@ _NAMES_MAX = 10  # number of topics that an error lists
 class _Topics(click.Group):
     def resolve_command(self, ctx: click.Context, args: list[str]) -> tuple[str | None, click.Command | None, list[str]]:
         """Resolve the name of a subcommand, but explain why topics have no command for deletion."""
-        if args[0] in _DELETIONS:
+        if args[0] in _DELETIONS and not ctx.resilient_parsing:  # a completion in a shell must not print an error
             raise UsageError(
                 f"tutti topics {args[0]}: a topic cannot be deleted, because all topics share one log. To remove old records of "
                 "all topics, set [retention] in the configuration of the gateways; `tutti topics --help` lists the commands"

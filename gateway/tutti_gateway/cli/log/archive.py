@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 import time
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 import click
 
+from tutti.reading.range_bounds import time_text
 from tutti_gateway.cli.common.names import complete_directory
 from tutti_gateway.cli.common.options import json_option
 from tutti_gateway.cli.common.output import count_text, note, print_json, print_table, progress
@@ -91,9 +91,8 @@ def once_text(archiver: Archiver, archived: Archive, settings: Settings, path: s
     if archiver.records:
         result = f"{count_text(archiver.records, 'record')} added to {where}, which now has [{first}, {end})"
     elif archived.spans:
-        newest = datetime.fromtimestamp(archived.manifest(archived.spans[-1]).time_max / 1e6, UTC)
-        newest_text = newest.isoformat(timespec="seconds").replace("+00:00", "Z")
-        result = f"nothing new since offset {end} (newest archived record: {newest_text}): {where} has [{first}, {end})"
+        newest = time_text(archived.manifest(archived.spans[-1]).time_max)
+        result = f"nothing new since offset {end} (newest archived record: {newest}): {where} has [{first}, {end})"
     else:
         result = f"nothing archived yet: {where} has no records"
     if archiver.frontier <= end:

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pyarrow as pa
+
 from tests.unit.archive.memory_archive import CLOSED, COUNT, SETTINGS, TABLE
 from tests.unit.archive.memory_log import Log
 from tutti.archive.archiver import Archiver
 from tutti.archive.catalog import Archive
+from tutti.data.frames.schema import TIME_US_MAX
 from tutti_gateway.cli.log.archive import once_text
 
 OPEN = "a range ends at each tick that is a multiple of 2, or at 128MiB (ticks and bytes in [ranges] of a.toml)"
@@ -36,6 +39,13 @@ def test_a_run_without_new_records_names_the_offset_and_the_time(tmp_path: Path)
     whole = said(tmp_path, log)
     assert whole.startswith(since)
     assert whole.endswith(f"Z): {tmp_path} has [0, {CLOSED}), up to the end of the log")
+
+
+def test_the_newest_record_may_have_the_latest_time(tmp_path: Path) -> None:
+    times = pa.array([TIME_US_MAX] * COUNT, pa.int64()).cast(TABLE.schema.field("timestamp").type)
+    log = Log(TABLE.set_column(TABLE.schema.get_field_index("timestamp"), TABLE.schema.field("timestamp"), times))
+    said(tmp_path, log)
+    assert "(newest archived record: 9999-12-31T23:59:59.999999Z)" in said(tmp_path, log)
 
 
 def test_a_run_on_a_short_log_says_why_nothing_is_archived(tmp_path: Path) -> None:
