@@ -79,10 +79,24 @@ def test_a_certificate_outside_of_its_time_is_named(tmp_path: Path, later: Calla
     assert [said in warning for warning in warnings(tmp_path)] == [True] * bool(said)
 
 
-def test_a_certificate_for_clients_only_is_named(tmp_path: Path) -> None:
+def test_an_expired_certificate_is_named_with_its_end_and_its_hosts(tmp_path: Path) -> None:
+    certificate(tmp_path, "a", days=-1)
+    expired, other_host = warnings(tmp_path, "10.0.0.1")
+    assert expired.startswith(f"{tmp_path}/a.pem expired at ")
+    assert other_host.startswith(f"{tmp_path}/a.pem is valid for IP Address 127.0.0.1, DNS localhost, but")
+
+
+def test_a_certificate_of_an_authority_that_this_host_does_not_know_has_no_warning(tmp_path: Path) -> None:
+    certificate(tmp_path, "authority", "")
+    certificate(tmp_path, "a", authority="authority")
+    assert warnings(tmp_path) == []
+
+
+def test_a_certificate_for_clients_only_is_named_and_has_no_end(tmp_path: Path) -> None:
     certificate(tmp_path, "a", "IP:127.0.0.1", 60, "extendedKeyUsage=clientAuth")
     [warning] = warnings(tmp_path)
     assert warning.endswith("purpose): issue a certificate for a TLS server")
+    assert CertificateWatch(tmp_path / "a.pem", tmp_path / "a.key", "127.0.0.1").expires_us == 0
 
 
 @pytest.mark.parametrize("host", ["jfk..example.org", f"{'j' * 64}.example.org"])
@@ -125,6 +139,30 @@ def test_a_watch_reports_the_end_and_the_problems_as_time_passes(tmp_path: Path,
     later(61)
     watch.refresh()
     assert "expired at" in watch.trouble
+    later(-1)  # the clock of this host is set back
+    watch.refresh()
+    assert "is not valid before" in watch.trouble
+
+
+def test_a_watch_checks_a_certificate_only_after_a_change_or_an_hour(
+    tmp_path: Path, later: Callable[[float], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "KEYS_UNCHANGED_US", 0)
+    later(1)
+    watch = CertificateWatch(tmp_path / "a.pem", tmp_path / "a.key", "127.0.0.1")
+    checks: list[object] = []
+    monkeypatch.setattr(certificates, "check_certificate", lambda *paths: checks.append(paths))
+
+    def checks_after(days: float) -> int:
+        later(days)
+        for _ in range(3):
+            watch.refresh()
+        return len(checks)
+
+    assert checks_after(1 + 0.9 / 24) == 0
+    assert checks_after(1 + 1.1 / 24) == 1
+    (tmp_path / "a.pem").touch()
+    assert checks_after(1 + 1.2 / 24) == 2
 
 
 def test_a_watch_reads_a_renewed_certificate_and_keeps_the_end_of_the_old_one_if_the_new_one_is_invalid(

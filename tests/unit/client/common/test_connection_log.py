@@ -164,6 +164,32 @@ def test_a_throttled_client_is_connected_and_logs_its_quota_once(logged: Logged)
     ]
 
 
+@pytest.mark.parametrize(
+    ("event", "condition", "line"),
+    [
+        (Event.REDIRECTED, Condition.LOST, "leaving A for another gateway: full"),
+        (Event.STALLED, Condition.STALLED, "connected to A, but no record has got an outcome for 0.00 s: full"),
+    ],
+)
+def test_a_throttled_client_reports_an_outage_as_a_connected_one_does(
+    logged: Logged, event: Event, condition: Condition, line: str
+) -> None:
+    logged.log.on(Event.CONNECTED, START, where="A")
+    logged.log.on(Event.THROTTLED, START + 1, "throttled")
+    logged.log.on(event, START + 2, "full")
+    assert (logged.log.condition, logged.log.outage(START + 3)) == (condition, 1)
+    assert logged.lines()[-1] == f"WARNING {line}"
+
+
+def test_the_outage_of_a_client_that_ends_while_connected_begins_with_its_end(logged: Logged) -> None:
+    log = logged.log
+    log.on(Event.CONNECTED, START + 1, where="A")
+    log.end(START + 10)
+    log.end(START + 11)
+    assert (log.connected, log.outage(START + 12)) == (False, 2)
+    assert logged.lines() == ["INFO connected to A"]
+
+
 def test_a_cause_may_have_braces(logged: Logged) -> None:
     logged.log.on(Event.NONE_ANSWERS, START, "A:1: {http2_error:11}")
     assert logged.lines() == ["WARNING no gateway is reachable: A:1: {http2_error:11}"]

@@ -280,15 +280,40 @@ def test_a_group_of_two_continues_by_force_when_one_has_lost_its_disk() -> None:
     assert script.finish() == []
 
 
-def test_a_second_request_gets_the_reason_why_the_first_is_not_done() -> None:
+@pytest.mark.parametrize(
+    ("message", "obstacle"),
+    [
+        ("STATE", "no answer yet from gateway 'g2'"),
+        ("INSTALLED", "gateway 'g2' must store the view"),
+        ("YES", "its view is installed, and not decided yet"),
+    ],
+)
+def test_a_second_request_gets_the_reason_why_the_first_is_not_done(message: str, obstacle: str) -> None:
     script = two()
-    script.run("hold STATE g2>g1\n----\n")
+    script.run(f"hold {message} g2>g1\n----\n")
     assert asked(script, "g1", "g2") == []
     script.run("beats 2\n----\n")
     script.world.step(script.world.members["g1"], RosterForced(1, 2, ("g1", "g2")))
     denied = script.world.members["g1"].replies[-1][1]
     assert isinstance(denied, Denied)
-    assert denied.reason == (
-        "an earlier request forces the roster g1, g2 here, and is not done: no answer yet from gateway 'g2'; ask again"
-    )
-    script.run("let STATE g2>g1\nuntil answer g1 s1 #1 Done\n----\n")
+    assert denied.reason == f"an earlier request forces the roster g1, g2 here, and is not done: {obstacle}; ask again"
+    script.run(f"let {message} g2>g1\nuntil answer g1 s1 #1 Done\n----\n")
+
+
+def test_a_forced_roster_that_is_not_decided_in_time_is_denied_with_the_reason() -> None:
+    script = two()
+    script.run("lose YES *>*\n----\n")
+    assert asked(script, "g1", "g2") == []
+    script.run(f"beats {limits.ROSTER_WAIT_HEARTBEATS + 3}\n----\n")
+    denied = script.world.members["g1"].replies[-1][1]
+    assert isinstance(denied, Denied)
+    assert denied.retry
+    assert denied.reason == "the roster was not forced in time: its view is installed, and not decided yet; ask again"
+
+
+def test_a_gateway_with_an_empty_log_forces_no_roster_and_is_left_out() -> None:
+    script = two()
+    script.run("kill g2\nwipe g2\nstart g2\nkill g1\nbeats 5\n----\n")
+    (denied,) = asked(script, "g1", "g2", gateway="g2")
+    assert isinstance(denied, Denied)
+    assert denied.reason.startswith("the log of gateway 'g2' has no roster yet: leave g2 out")

@@ -329,6 +329,7 @@ def test_the_welcome_of_a_client_with_a_quota_names_the_quota_and_the_oldest_wai
     assert quota() == (RECORDS_PER_S, 0, 0)
     line.put(session, batch(1, 100), batch(101, 1000), batch(1101, 1000))
     line.put(session, batch(101, 1000))  # a copy of a waiting batch
+    assert list(session.held) == [1, 101, 1101]
     assert line.due() == [(session.number, 1)]
     assert quota() == (RECORDS_PER_S, 0, 101)
     assert other.welcome(welcome).held_from == 0
@@ -342,6 +343,15 @@ def test_the_welcome_of_a_client_with_a_quota_names_the_quota_and_the_oldest_wai
     line.now_us += SECOND_US
     assert line.due() == [(session.number, 1101)]
     assert quota() == (RECORDS_PER_S, 0, 0)
+
+
+def test_batches_that_went_with_the_clients_do_not_count_against_the_limit_of_their_token() -> None:
+    line = Line()
+    line.put(line.session(), batch_frame([bytes(limits.QUOTA_TOKEN_BYTES_MAX)]))
+    assert not line.quotas.may_read(LIMITED)
+    line.quotas.clear(line.now_us)
+    line.put(line.session(), batch(1, 5000))
+    assert line.quotas.may_read(LIMITED)
 
 
 def test_waiting_batches_go_with_the_clients_when_memory_is_above_its_limit() -> None:

@@ -65,12 +65,14 @@ def test_a_broken_token_file_is_logged_once_and_again_when_it_is_right(tmp_path:
 
 def test_a_certificate_near_its_end_is_logged_once_a_day_from_the_second_day_on(clock: SimpleNamespace) -> None:
     # The configuration's advice is the log line of the first day.
-    certificate = SimpleNamespace(trouble="it expires soon", expires_us=7, refresh=lambda: None)
+    refreshes: list[float] = []
+    certificate = SimpleNamespace(trouble="it expires soon", expires_us=7, refresh=lambda: refreshes.append(clock.now_s))
     log = Log()
     watch = SecurityWatch(None, None, cast("CertificateWatch", certificate), cast("Any", log))
     for hour in range(73):
         watch.check()
         assert len(log.drain()) == (hour in (24, 48, 72))
+        assert refreshes[-1] == clock.now_s
         clock.now_s += 3600
     certificate.trouble = "it expired"
     watch.check()
