@@ -80,7 +80,7 @@ while True:
 
 
 class _Connection:
-    """A connection to the head, for the load generator. A bare message has no producer."""
+    """A connection of the load generator to the head. A bare message has no producer."""
 
     producer = epoch = sequence = 0
 
@@ -89,14 +89,14 @@ class _Connection:
 
 
 def load(directory: Path, connections: int, size: int, count: int, rate: float = 0.0) -> Load:
-    """Measure the same with the load generator: `count` messages of `size` bytes, one under way on each connection.
+    """Measure the same with the load generator: `count` messages of `size` bytes, one in flight on each connection.
 
     Args:
         directory: for the files of the three processes.
         connections: number of connections; at least 100 in a paced run, so that a late answer delays no later message.
-        size: of a message, at most 4,096 bytes, because the head takes what one read returns as one message.
-        count: messages in all.
-        rate: messages a second in all; 0: each answer sends the next message.
+        size: bytes of a message, at most 4,096, because the head treats the bytes of one read as one message.
+        count: number of messages.
+        rate: messages a second over all connections; 0: each answer sends the next message.
     """
     connections = max(connections, _PACED_CONNECTIONS_MIN) if rate else connections
     with _head(directory, connections) as port, contextlib.ExitStack() as opened:

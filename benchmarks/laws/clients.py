@@ -53,7 +53,7 @@ def _producers(bench: Bench) -> None:
 
 
 def _compiled_producers(bench: Bench, producers: int, coordinator: Measured, running: list[Measured]) -> None:
-    """Measure the same with the load generator, which leaves the processors to the gateways."""
+    """Measure the same with the load generator, which leaves more CPU time to the gateways."""
     count = max(_LOAD_MIN, min(_LOAD_MAX, _LOAD_EACH * producers)) // (10 if bench.asked.quick else 1)
     with sessions(coordinator.base, producers) as opened:
         before_s = sum(measured.cpu_s() for measured in running)

@@ -1,1 +1,1 @@
-"""A load generator in C, which costs so little that a benchmark measures the servers and not their client."""
+"""A load generator in C. It uses so little CPU time that a benchmark measures the servers instead of their client."""

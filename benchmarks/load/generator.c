@@ -1,4 +1,4 @@
-/* Load generator: keeps a bounded number of records under way on each of N open connections, and measures each receipt.
+/* Load generator: keeps a bounded number of records in flight on each of N open connections, and measures each receipt.
  *
  *     generator < description > result
  *
@@ -7,10 +7,10 @@
  * each receipt (u64, ns), in the order in which receipts arrived. All integers have the byte order of the machine.
  * benchmarks/load/generator.py writes the description and reads the result.
  *
- * Two kinds of server are understood. A gateway answers with ZMTP frames, of which each row of a receipts message must name the
- * oldest record under way on its connection. A bare server answers each message with a fixed number of bytes.
+ * The generator understands two kinds of server. A gateway answers with ZMTP frames. Each row of a receipts message must name the
+ * oldest record in flight on its connection. A bare server answers each message with a fixed number of bytes.
  *
- * Any unexpected answer, the end of a connection, and silence end the process with exit code 1 and a line on stderr.
+ * Any unexpected answer, the end of a connection, or silence ends the process with exit code 1 and a line on stderr.
  */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -29,27 +29,27 @@ enum {
     CONNECTIONS_MAX = 65536,
     IN_FLIGHT_MAX = 65536,
     RECEIVE_MIN = 16384,   /* first size of a receive buffer, bytes */
-    FRAME_MAX = 8 << 20,   /* largest frame that a gateway may send: receipts of all records under way fit */
+    FRAME_MAX = 8 << 20,   /* largest frame that a gateway may send: the receipts of all records in flight fit */
     MESSAGE_MAX = 64 << 20,
     EVENTS = 512,
     MORE = 1, LONG = 2, COMMAND = 4,        /* flags of a ZMTP frame */
     RECEIPTS_HEAD = 8, RECEIPT_ROW = 32,
     PING_HEAD = 7, PING_CONTEXT_MAX = 16,   /* "\4PING", time to live u16, then the context */
-    TEXT_MAX = 200,                         /* bytes of an odd answer that are shown */
+    TEXT_MAX = 200,                         /* bytes of an unexpected answer in the error */
 };
 
 #define COUNT_MAX 100000000u
 #define TIMER UINT32_MAX
 
 struct plan {
-    uint64_t count;        /* records in all */
+    uint64_t count;        /* number of records over all connections */
     uint64_t interval_ns;  /* time between the due times of two records; 0: a receipt sends the next record */
     uint32_t connections;
-    uint32_t in_flight;    /* records under way on each connection, at most */
+    uint32_t in_flight;    /* maximum number of records in flight on each connection */
     uint32_t message_bytes;
-    uint32_t answer_bytes; /* of a bare server; 0 for a gateway */
+    uint32_t answer_bytes; /* size of the answer of a bare server; 0 for a gateway */
     uint32_t producer_at, sequence_at, epoch_at; /* offsets in the message of a gateway */
-    uint32_t silence_ms;   /* time without any receipt after which the run fails */
+    uint32_t silence_ms;   /* time without a receipt after which the run fails */
 };
 
 struct opened {
@@ -69,7 +69,7 @@ struct connection {
     uint64_t begun;       /* records whose sending has begun */
     uint64_t received;    /* records that have their receipts */
     int64_t offset;       /* offset in the last receipt */
-    uint64_t *started_ns; /* of the records under way: the time of sending, or the due time; a ring */
+    uint64_t *started_ns; /* ring: the send time or the due time of each record in flight */
     uint8_t *message;     /* the message that is being sent */
     uint32_t unsent;      /* bytes of it that the socket has not taken */
     uint8_t *buffer;      /* received bytes that are not handled yet */

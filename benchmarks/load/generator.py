@@ -20,7 +20,7 @@ from benchmarks.figures import percentile
 
 SOURCE = Path(__file__).with_name("generator.c")
 KEPT = Path(__file__).resolve().parents[2] / "build" / "load-generator"
-SILENCE_S = 30.0  # without any receipt; then the run fails
+SILENCE_S = 30.0  # time without a receipt after which a run fails
 _RUN_S_MAX = 600.0
 _COMPILE_S_MAX = 120.0
 _PLAN = struct.Struct("=QQIIIIIIII")
@@ -97,7 +97,7 @@ def program() -> Path:
     """Compile the load generator unless a program of the same source exists, and return its path.
 
     Raises:
-        SystemExit: there is no compiler, or it fails.
+        SystemExit: the machine has no compiler, or the compilation fails.
     """
     if lacking():
         raise SystemExit(f"the load generator needs {lacking()}: install one, for example the Debian package gcc with libc6-dev")
@@ -123,10 +123,10 @@ def run(
     """Send `count` records over open connections, and wait for their receipts.
 
     Args:
-        opened: the connections. Each is used up: its next sequence is unknown to the caller after the run.
-        message: of each record.
-        count: records in all.
-        in_flight: records under way on each connection, at most.
+        opened: the connections. After the run, the caller does not know their next sequences, so it cannot use them again.
+        message: the message of each record.
+        count: number of records over all connections.
+        in_flight: maximum number of records in flight on each connection.
         rate: records a second over all connections; 0: each receipt sends the next record.
         silence_s: the run fails after this time without a receipt, s.
 

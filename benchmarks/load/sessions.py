@@ -23,8 +23,8 @@ TOPIC = "bench"
 VALUE_BYTES = 100
 _WAIT_S = 30.0
 _EPOCH_REQUEST, _TOPIC_REQUEST = 1, 2
-_ATTEMPTS = 10  # to open an epoch, which another process with the same producers may open too
-#: Values that occur nowhere else in a message: they mark the fields that the load generator sets.
+_ATTEMPTS = 10  # attempts to open an epoch, because another process may use the same producers
+#: Values that occur nowhere else in a message, so that they mark the fields that the load generator sets.
 _PRODUCER, _SEQUENCE, _EPOCH = 0x7A11_5EED_C0DE_0001, 0x3A11_5EED_C0DE_0002, 0x5EED_0003
 
 
@@ -163,16 +163,16 @@ def message_of(topic: int, size: int) -> Message:
 
 @contextmanager
 def sessions(port: int, count: int, host: str = "127.0.0.1") -> Iterator[list[Session]]:
-    """Open `count` sessions at a gateway, each with a producer of its own; they close with the block.
+    """Open `count` sessions at a gateway, each with a producer of its own. The sessions close at the end of the block.
 
-    Each call takes over the producers of the call before, so that the log does not grow by producers.
+    Each call takes over the producers of the previous call, so that the number of producers in the log does not grow.
     """
     with ExitStack() as opened:
         made = []
         for number in range(count):
             made.append(Session(host, port, f"load-{number}"))
             opened.callback(made[-1].close)
-        # All requests are under way at once. A gateway closes a connection that answers no heartbeats, and on a busy machine one
+        # All requests are in flight at once. A gateway closes a connection that answers no heartbeats, and on a busy machine one
         # session after the other would take longer than that.
         waiting = made
         while waiting:

@@ -1,1 +1,1 @@
-"""The cost of one record on its way, for gateways and for clients apart, also beside another checkout."""
+"""The cost of one record for gateways and for clients apart, alone or in comparison with another checkout."""

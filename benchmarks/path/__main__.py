@@ -1,8 +1,8 @@
-"""What one record costs on its way, through gateways and through clients apart: rates, latencies and CPU time by process.
+"""The cost of one record in gateways and in clients, apart: rates, latencies and CPU time by process.
 
-The load generator in C costs little, so its works measure the gateways. The same works of Tutti's client show what the client adds.
-With `--against`, a group of each checkout runs at once, and both take turns in random order: the median of the ratios turn by turn
-holds on a machine that others load, where times of one run after the other say nothing.
+The load generator in C uses little CPU time, so its works measure the gateways. The same works of Tutti's client show what the
+client adds. With `--against`, the groups of both checkouts run at the same time, and take turns in random order. The report has the
+median of the ratios of single turns. These ratios are valid even on a busy machine, unlike the times of separate runs.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from benchmarks.pages import spread
 from benchmarks.path.group import HERE, Group, serving
 from benchmarks.path.served import FLIGHT, RATE, Figures, Spent
 
-_BARE_BYTES = 200  # a record of 100 B with the fields that identify it
+_BARE_BYTES = 200  # a value of 100 B, and the fields that identify the record
 _QUICK = 10
 _BULK_SEGMENTS = 8
 OURS, BARE = "this tree", "the machine"
@@ -36,7 +36,7 @@ CPU = "CPU of a record, us"
 
 
 class LoadOf(NamedTuple):
-    """A run of the load generator: connections, records under way on each, and records a second (0: as fast as receipts)."""
+    """A run of the load generator: connections, records in flight on each, and records a second (0: as fast as receipts)."""
 
     connections: int
     in_flight: int = 1
@@ -47,10 +47,10 @@ class Work(NamedTuple):
     """One comparison.
 
     Attributes:
-        title: of its rows.
-        records: in each turn.
+        title: title of its rows in the report.
+        records: number of records in each turn.
         load: the run of the load generator; None if Tutti's client works.
-        bulk: True if it is measured only when asked for.
+        bulk: True if the benchmark runs the work only when the command line names it.
     """
 
     title: str
@@ -77,7 +77,7 @@ ALL: dict[str, Work] = {
 
 
 def figures_of(load: generator.Load, of: LoadOf) -> Figures:
-    """Return the figures of a run: its latencies if one record at a time or a pace was asked for, its rate otherwise."""
+    """Return the figures of a run: latencies for one record at a time and for a paced run, otherwise the rate."""
     if of.rate or of.connections * of.in_flight == 1:
         return {"p50": load.at_ms(0.5), "p99": load.at_ms(0.99)}
     return {"k/s": load.rate / 1e3}
@@ -87,7 +87,7 @@ class Bare:
     """The same work without gateways: bare sockets or bare ZeroMQ to three processes, each with a sync."""
 
     def __init__(self, fanned: FanOut, directory: Path) -> None:
-        """`fanned`: the processes behind bare ZeroMQ; `directory`: for the files of those behind sockets."""
+        """`fanned`: the processes that bare ZeroMQ connects; `directory`: for the files of the processes with bare sockets."""
         self._fanned, self._directory = fanned, directory
 
     def figures(self, name: str, records: int) -> Figures:
@@ -96,7 +96,7 @@ class Bare:
             return self._YARDSTICKS[name](self, records)
         of = ALL["paced-load" if name == "paced" else name].load
         if of is None or (of.in_flight > 1 and not of.rate) or generator.lacking():
-            return {}  # in bulk, and with several records under way, a bare server has no way to tell messages apart
+            return {}  # a bare server cannot separate the messages in bulk, or several messages in flight
         return figures_of(connections.load(self._directory, of.connections, _BARE_BYTES, records, of.rate), of)
 
     def _many(self, records: int) -> Figures:
@@ -124,7 +124,7 @@ class Turns:
     """All turns so far."""
 
     def __init__(self, groups: Mapping[str, Group], bare: Bare | None) -> None:
-        """`groups`: by the name of their side; `bare`: the yardsticks, None to leave them out."""
+        """`groups`: the groups by the name of their side; `bare`: the yardsticks, or None for a run without them."""
         self._groups, self._bare = groups, bare
         self.found: Found = {}
         self.spent: dict[tuple[str, str], list[Spent]] = {}  # (work, side) -> rounds
@@ -167,14 +167,14 @@ def by_role(spent: Spent) -> dict[str, float]:
 
 
 def ratio(ours: list[float], theirs: list[float]) -> float:
-    """Return the median of the ratios, turn by turn."""
+    """Return the median of the ratios of single turns."""
     return median(one / other if other else float("nan") for one, other in zip(ours, theirs, strict=True))
 
 
 def report(found: Found, sides: list[str]) -> str:
-    """Return a table: the medians of each side with the smallest and largest round, and the ratios turn by turn."""
+    """Return a table: the medians of each side with the smallest and largest round, and the ratios of single turns."""
     pair = len(sides) > 1
-    lines = [f"ratio: {sides[0]} to {sides[1]}, turn by turn"] if pair else []
+    lines = [f"ratio: {sides[0]} to {sides[1]}, median of single turns"] if pair else []
     for title in dict.fromkeys(name for name, _ in found):
         rows = {measure: of for (name, measure), of in found.items() if name == title}
         lines.append(ALL[title].title)
@@ -217,7 +217,7 @@ def measurable(names: list[str]) -> list[str]:
 
 
 def main() -> int:
-    """Print what a record costs; 0 however much it is."""
+    """Print the cost of a record, and return 0."""
     listing = "\n".join(f"  {name:<12} {work.title}{' (only when named)' if work.bulk else ''}" for name, work in ALL.items())
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.path",
@@ -225,11 +225,11 @@ def main() -> int:
         epilog=f"works:\n{listing}",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("names", nargs="*", metavar="WORK", help="works; the first eight when left out")
+    parser.add_argument("names", nargs="*", metavar="WORK", help="works to measure; default: the first eight")
     parser.add_argument("--against", type=a_checkout, default=None, help="another checkout, which runs with this interpreter")
     parser.add_argument("--members", type=int, default=3, choices=range(1, 8), metavar="1..7", help="gateways of a group (3)")
     parser.add_argument("--rounds", type=count, default=3, help="rounds (3); medians count")
-    parser.add_argument("--quick", action="store_true", help="a tenth of the records, to see that it works")
+    parser.add_argument("--quick", action="store_true", help="a tenth of the records, as a trial of the benchmark")
     parser.add_argument("--bare", action="store_true", help="measure the machine's yardsticks in turns with the groups")
     parser.add_argument("--threads", action="store_true", help="print the cost of each kind of thread too")
     add_places(parser, kept="write all figures to this file too")

@@ -25,7 +25,7 @@ _SERVED = Path("benchmarks", "path", "served.py")
 
 
 class Group:
-    """A group of gateways with its clients, in processes of their own.
+    """A group of gateways with its clients, in separate processes.
 
     Attributes:
         checkout: the folder whose code runs.
@@ -34,7 +34,7 @@ class Group:
     """
 
     def __init__(self, checkout: Path, process: subprocess.Popen[str]) -> None:
-        """Take the process that `serving` started; it is not ready yet."""
+        """Store the process that `serving` started. The process may not be ready yet."""
         self.checkout = checkout
         self._process = process
         self._port = 0
@@ -48,8 +48,8 @@ class Group:
 
     def clients(self, work: str, records: int) -> tuple[Figures, Spent]:
         """Let the checkout's own clients work (see `served.WORK`). Return the figures, and the CPU time of one record."""
-        self._process.stdin.write(f"{orjson.dumps({'work': work, 'records': records}).decode()}\n")  # type: ignore[union-attr]  # a pipe was asked for
-        self._process.stdin.flush()  # type: ignore[union-attr]  # likewise
+        self._process.stdin.write(f"{orjson.dumps({'work': work, 'records': records}).decode()}\n")  # type: ignore[union-attr]  # Popen opened a pipe
+        self._process.stdin.flush()  # type: ignore[union-attr]  # Popen opened a pipe
         answer = self._answer()
         return answer["figures"], {kind: (cpu_us, sleeps) for kind, (cpu_us, sleeps) in answer["spent"].items()}
 
@@ -67,26 +67,26 @@ class Group:
     def _alone(self) -> tuple[int, int]:
         with AdminClient(f"tutti://127.0.0.1:{self._port}") as control:
             ingest = control.status()["ingest"]
-        return ingest.get("frames_alone", 0), ingest["frames"]  # an older release does not count them
+        return ingest.get("frames_alone", 0), ingest["frames"]  # an older release does not count lone frames
 
     def _answer(self) -> Any:
-        # A line has one answer, so nothing that the file object has read ahead hides from select.
-        if not select.select([self._process.stdout.fileno()], [], [], _ANSWER_S_MAX)[0]:  # type: ignore[union-attr]  # likewise
+        # Each answer is one line, so the file object never holds a further answer that `select` would not see.
+        if not select.select([self._process.stdout.fileno()], [], [], _ANSWER_S_MAX)[0]:  # type: ignore[union-attr]  # Popen opened a pipe
             raise SystemExit(f"the group of {self.checkout} did not answer for {_ANSWER_S_MAX} s")
-        line = self._process.stdout.readline()  # type: ignore[union-attr]  # a pipe was asked for
+        line = self._process.stdout.readline()  # type: ignore[union-attr]  # Popen opened a pipe
         if not line:
-            raise SystemExit(f"the group of {self.checkout} ended; its error stands above")
+            raise SystemExit(f"the group of {self.checkout} ended; the output above contains its error")
         return orjson.loads(line)
 
 
 def package_roots(checkout: Path) -> list[Path]:
-    """Return the folders that a checkout's packages are imported from."""
+    """Return the folders from which Python imports the packages of a checkout."""
     return [checkout, *sorted({package.parent for package in checkout.glob("*/*tutti*") if package.is_dir()})]
 
 
 @contextmanager
 def serving(checkout: Path, members: int, prepared: int, directory: Path) -> Iterator[Group]:
-    """Start a group of `members` gateways, each with so many prepared segments; the group ends with the block."""
+    """Start a group of `members` gateways, each with `prepared` prepared segments. The group ends with the block."""
     # Each checkout serves with its own copy of the file, because module names differ between releases.
     own = checkout / _SERVED
     process = subprocess.Popen(
@@ -100,7 +100,7 @@ def serving(checkout: Path, members: int, prepared: int, directory: Path) -> Ite
     try:
         yield Group(checkout, process)
     finally:
-        process.stdin.close()  # type: ignore[union-attr]  # a pipe was asked for
+        process.stdin.close()  # type: ignore[union-attr]  # Popen opened a pipe
         try:
             process.wait(_STOP_S_MAX)
         except subprocess.TimeoutExpired:

@@ -1,10 +1,10 @@
-"""A group of gateways of one checkout and its clients, in a process that works when a line of stdin asks for it.
+"""A group of gateways of one checkout and its clients, in a process that does the work that lines of stdin request.
 
     python benchmarks/path/served.py MEMBERS PREPARED DIRECTORY
 
 The first line of stdout has the port of the coordinator, the processes, and their roles. Each further line answers one request. All
-lines are JSON. A checkout without this file is served by the file of the checkout that runs the benchmark, so this file imports the
-names that older checkouts have too, and nothing else of its own folder.
+lines are JSON. For a checkout without this file, the benchmark runs its own copy of the file. This file therefore imports only names
+that older checkouts have, and nothing else of its own folder.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ import orjson
 if TYPE_CHECKING:
     from tutti import Producer
 
-Spent = dict[str, tuple[float, float]]  # kind of thread -> CPU us, and times that it went to sleep
+Spent = dict[str, tuple[float, float]]  # kind of thread -> CPU time in us, number of sleeps
 Figures = dict[str, float]  # measure -> value
 CLIENT, COORDINATOR, OTHERS = "client", "coordinator", "other members"
 FLIGHT = 200
 RATE = 1000
-_WARM = 20  # records before each turn: the other group had the processors' caches
+_WARM = 20  # records before each turn, because the turn of the other group has filled the processors' caches
 _VALUE = bytes(100)
 
 
@@ -37,7 +37,7 @@ def threads(role: str, pid: int) -> Iterator[tuple[str, int, int]]:
     try:
         tasks = os.listdir(f"/proc/{pid}/task")
     except OSError:
-        return  # the process ended since it was found
+        return  # the process has ended meanwhile
     for task in tasks:
         place = f"/proc/{pid}/task/{task}"
         try:
@@ -45,14 +45,14 @@ def threads(role: str, pid: int) -> Iterator[tuple[str, int, int]]:
             cpu_ns = int(Path(f"{place}/schedstat").read_text().split()[0])
             status = Path(f"{place}/status").read_text()
         except OSError:
-            continue  # the thread ended since it was listed
+            continue  # the thread has ended meanwhile
         kind = "ZeroMQ" if name.startswith("ZMQ") else "main thread" if int(task) == pid else "other threads"
         sleeps = int(next(line for line in status.splitlines() if line.startswith("voluntary")).split()[1])
         yield f"{role}, {kind}", cpu_ns, sleeps
 
 
 def spent(roles: Mapping[int, str]) -> Spent:
-    """Return what the processes have spent so far, by role and kind of thread."""
+    """Return the CPU time and sleeps of the processes so far, by role and kind of thread."""
     found: defaultdict[str, tuple[float, float]] = defaultdict(lambda: (0.0, 0.0))
     for pid, role in roles.items():
         for kind, cpu_ns, sleeps in threads(role, pid):
@@ -62,7 +62,7 @@ def spent(roles: Mapping[int, str]) -> Spent:
 
 
 def spent_since(before: Spent, roles: Mapping[int, str], records: int) -> Spent:
-    """Return what the processes have spent since `before`, for one of `records` records."""
+    """Return the CPU time and sleeps of the processes since `before`, divided by `records`."""
     return {
         kind: ((cpu_us - before.get(kind, (0, 0))[0]) / records, (sleeps - before.get(kind, (0, 0))[1]) / records)
         for kind, (cpu_us, sleeps) in spent(roles).items()
@@ -115,7 +115,7 @@ def _batches(size: int) -> Callable[[list[Producer], int], Figures]:
     return send
 
 
-#: Work of the clients: the number of producers, and what they do with so many records, or batches.
+#: Work of the clients: the number of producers, and the function that sends a number of records or batches.
 WORK: dict[str, tuple[int, Callable[[list[Producer], int], Figures]]] = {
     "many": (FLIGHT, _many),
     "one": (1, _one),
@@ -151,7 +151,7 @@ def main() -> int:
     members, prepared, directory = int(sys.argv[1]), int(sys.argv[2]), Path(sys.argv[3])
     with gateways(members, directory, prepared) as running:
         for measured in running:
-            measured.wait_prepared(prepared)  # what prepares them shares the disk
+            measured.wait_prepared(prepared)  # the preparation of segments uses the disk too
         first = coordinator_of(running)
         roles: dict[int, str] = {}
         for measured in running:

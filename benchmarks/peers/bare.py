@@ -56,7 +56,7 @@ class _Bare(Running):
         return Client(self.small_each, self.one_at_a_time)
 
     def members(self) -> Sequence[int]:
-        """None: what they spend is not compared."""
+        """Return no process, because the comparison excludes the CPU time of the bare servers."""
         return ()
 
     def memory_mb(self) -> None:

@@ -36,7 +36,7 @@ STREAM = "benchstream"  # as `nats bench` calls it
 _LOAD = Path(__file__).with_name("jetstream_load")
 _START_S = 60.0
 _RUN_S = 300.0
-_WARM = 100  # records before the first that counts
+_WARM = 100  # records before the first measured record
 _BATCH = 4000  # of its asynchronous publisher: the best of 500, 1,000, 4,000, 16,000 on two processors
 _SAID = re.compile(r"stats: ([\d,]+) msgs/sec")
 _TIMES = re.compile(r"P50: ([\d,.]+)us.*?P99: ([\d,.]+)us")
@@ -73,12 +73,12 @@ class _Servers(Running):
         return _rate(self._bench("sync", 100, count, f"--clients={FLIGHT}"))
 
     def compiled(self) -> Client | None:
-        """NATS' Go client under the same load as the load generator gives a gateway: `nats bench` has no pace without waiting."""
+        """NATS' Go client, with the same load as the load generator. `nats bench` cannot send at a pace without a wait for receipts."""
         program = fetched.built(_LOAD)
         if program is None:
             print(f"JetStream: no compiled client, because Go cannot build {_LOAD.name} or fetch its modules", flush=True)
             return None
-        self._bench("sync", 100, 10)  # there is a stream
+        self._bench("sync", 100, 10)  # creates the stream
 
         def load(connections: int, in_flight: int, count: int, rate: int = 0) -> tuple[float, Latency]:
             command = [str(program), self._urls[0], *map(str, (connections, in_flight, count, rate))]
@@ -96,8 +96,8 @@ class _Servers(Running):
 
     def python(self) -> Client:
         """nats-py, in an event loop of this process."""
-        self._bench("sync", 100, 10)  # there is a stream
-        url = self._urls[0]  # the one that `nats bench` knows
+        self._bench("sync", 100, 10)  # creates the stream
+        url = self._urls[0]  # the server that `nats bench` uses
         return Client(
             lambda count: asyncio.run(_python_each(url, count)),
             lambda count: asyncio.run(_python_one(url, count)),
@@ -106,7 +106,7 @@ class _Servers(Running):
 
     def gap(self) -> float:
         """The leader of the stream is killed under the Python client; `nats bench` ends with it."""
-        self._bench("sync", 100, 10)  # there is a stream
+        self._bench("sync", 100, 10)  # creates the stream
         client = _Client(self._urls)
         try:
             leader = client.leader()
@@ -172,7 +172,7 @@ async def _streams(url: str, count: int) -> AsyncIterator[list[Any]]:
 
 
 async def _python_each(url: str, count: int) -> float:
-    """Return records a second over 200 connections, with one record under way on each."""
+    """Return records a second over 200 connections, with one record in flight on each."""
 
     async def send(stream: Any) -> None:
         for _ in range(count // FLIGHT):
@@ -196,7 +196,7 @@ async def _python_one(url: str, count: int) -> Latency:
 
 
 async def _python_paced(url: str, seconds: float) -> Latency:
-    """Each record is sent when it is due, also while earlier records wait for their receipts."""
+    """Send each record when it is due, also while earlier records wait for their receipts. Return the latency."""
     times: list[int] = []
 
     async def send(stream: Any, counts: bool) -> None:

@@ -34,7 +34,7 @@ processors and its one disk: {machine}. {foreign}
   client knows one server, which may not be the leader (0.2 ms more). For the figure with 200 records in flight, the client
   sends 200 records and waits until all 200 are acknowledged. At 1,000 records a second, the client has one record in flight.
   The compiled client is a program that uses NATS' Go client, and the Python client is nats-py. At 1,000 records a second, both
-  send each record when the record is due.
+  send each record when it is due.
   *synced* means `sync_interval: always`. JetStream keeps its default timers.
 - **The machine**: bare ZeroMQ from a client to one process and from there to two others, each of which syncs. For 1 KB its
   messages have 256 KiB. For 200 connections, and for the compiled client, the messages pass through bare sockets.

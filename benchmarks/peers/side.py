@@ -105,7 +105,7 @@ def _python(running: Running, _: int) -> dict[str, float]:
 
 
 def _by_client(running: Running, client: Client | None, kind: str) -> dict[str, float]:
-    """Return the figures of one kind of client, and what a record of its 200 connections costs."""
+    """Return the figures of one kind of client, and the CPU time of a record over 200 connections."""
     if client is None:
         return {}
     client.each(_EACH // 10)
@@ -123,7 +123,7 @@ def _servers_s(running: Running) -> float:
 
 
 def _client_s() -> float:
-    """Return the CPU time of this process and of its children that ended: clients run in the one or in the others."""
+    """Return the CPU time of this process and of its children that ended: a client runs in this process or in a child."""
     spent = os.times()
     return spent.user + spent.system + spent.children_user + spent.children_system
 
@@ -202,7 +202,7 @@ def table(found: Found, names: Sequence[str]) -> str:
 
 
 class Target(NamedTuple):
-    """What Tutti is held to: `times` what `beside` has, or `value` for itself; at least if more is better, otherwise at most."""
+    """A target of Tutti: `times` the figure of `beside`, or `value`. A minimum if more is better, otherwise a maximum."""
 
     measure: str
     value: float | None = None

@@ -28,10 +28,10 @@ class Latency(NamedTuple):
 
 
 class Client(NamedTuple):
-    """What one kind of client does with records of 100 B. A function that is None has no figure.
+    """The functions of one kind of client for records of 100 B. Each returns a figure; None: the client has no such figure.
 
     Attributes:
-        each: (records) records a second over 200 connections, with one record under way on each.
+        each: (records) records a second over 200 connections, with one record in flight on each.
         one: (records) the latency of one record after the other.
         paced: (seconds) the latency at 1,000 records a second.
     """
@@ -73,7 +73,7 @@ class Running:
         return None
 
     def compiled(self) -> Client | None:
-        """A client in a compiled language, which costs little: its figures judge the servers."""
+        """A client in a compiled language. It uses little CPU time, so its figures show the servers."""
         return None
 
     def python(self) -> Client | None:

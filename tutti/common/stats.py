@@ -36,12 +36,12 @@ class ProducerStats:
     name: str = _text("Name of the producer.")
     gateway: str = _text("Address of the current gateway, as HOST:P. Empty during an outage.")
     last_error: str = _text(
-        "Last failure of a gateway or a connection. Empty if a receipt has arrived since. After the end, the reason of the end."
+        "Last failure of a gateway or a connection. Empty if a receipt has arrived since. After the end of the producer, the reason for the end."
     )
     connected: bool = _gauge(
         "", "True if a gateway serves the producer. False during an outage, and after the end of the producer."
     )
-    outage: float = _gauge("seconds", "Time since the current outage began, or since the end. 0 while the producer is connected.")
+    outage: float = _gauge("seconds", "Time since the current outage began, or since the end of the producer. 0 while the producer is connected.")
     epoch: int = _gauge("", "Current epoch of the producer, or the last one if no epoch is open.")
     reconnects: int = _counter("", "Connections that ended an outage.")
     failovers: int = _counter("", "Reconnects to another gateway than before.")
@@ -70,7 +70,7 @@ class ReaderStats:
     name: str = _text("Name of the reader. Empty for a reader without a name.")
     gateway: str = _text("Address of the current gateway, as HOST:P. Empty during an outage.")
     last_error: str = _text(
-        "Last failure of a gateway. Empty if a gateway has answered since. After `close`, the text that the reader is closed."
+        "Last failure of a gateway. Empty if a gateway has answered since. After `close`, the text `the reader is closed`."
     )
     connected: bool = _gauge("", "True if a gateway serves the reader. False during an outage, and after `close`.")
     outage: float = _gauge("seconds", "Time since the current outage began, or since `close`. 0 while the reader is connected.")

@@ -88,7 +88,7 @@ class Clients:
         return None if client is None or client.closed else client
 
     def _statistics(self) -> list[tuple[str, str, Stats]]:
-        """Return (role, name, statistics) of each open client, and forget closed clients."""
+        """Return (role, name, statistics) of each open client, and drop closed clients."""
         with self._lock:
             found = {key: client for key in self._clients if (client := self._open_client(key)) is not None}
             self._clients = {key: weakref.ref(client) for key, client in found.items()}

@@ -17,7 +17,7 @@ from tutti.security.user_files import FileWatcher, check_private, file_stamp, re
 
 EXPIRES_SOON_DAYS = 30
 _DAY_S = 86_400
-_CHECK_S = 3600  # a certificate that nobody touches changes its state only with time
+_CHECK_S = 3600  # the state of an unchanged certificate changes only with time
 _NO_CHECK_TIME = 0x200000  # X509_V_FLAG_NO_CHECK_TIME, which the module `ssl` does not name
 _WRONG_HOST = (62, 64)  # X509_V_ERR_HOSTNAME_MISMATCH and X509_V_ERR_IP_ADDRESS_MISMATCH
 
@@ -50,11 +50,11 @@ def check_certificate(certificate: str | Path, key: str | Path) -> None:
 
 
 class CertificateWatch:
-    """Knows until when the certificate of a gateway is valid, and why clients reject it or will soon. Used by one thread.
+    """Watches the certificate of a gateway: when it expires, and why clients reject it or will soon reject it. Used by one thread.
 
     Attributes:
         expires_us: end of validity, us since 1970, UTC; 0 if the certificate cannot be read.
-        trouble: the reasons for which clients reject the certificate or soon will, with the remedies; empty if there are none.
+        trouble: the reasons why clients reject the certificate or soon will, with the remedies; empty for a good certificate.
     """
 
     def __init__(self, certificate: str | Path, key: str | Path, host: str) -> None:

@@ -301,7 +301,7 @@ def read_tokens(path: str | Path) -> dict[str, Access]:
     if set(tree) - {"tokens"} or not isinstance(table, dict):
         raise WrongFile(
             f"{path} is not a tokens file: it must contain one table [tokens.NAME] for each token and nothing else, or only the "
-            f"line [tokens] if there is no token; {_MADE_BY}",
+            f"line [tokens] for a file without tokens; {_MADE_BY}",
             str(path),
             "tokens",
         )

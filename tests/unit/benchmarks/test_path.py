@@ -48,7 +48,7 @@ def test_a_report_has_the_medians_and_the_ratios() -> None:
         ("many-load", CPU): {OURS: [80.0], THEIRS: [160.0]},
     }
     legend, title, rate, cpu = report(found, [OURS, THEIRS]).splitlines()
-    assert legend == "ratio: this tree to theirs, turn by turn"
+    assert legend == "ratio: this tree to theirs, median of single turns"
     assert title == "200 connections, C load"
     assert rate.split("; ") == [
         "  k/s                   this tree 20 (10 to 30)",

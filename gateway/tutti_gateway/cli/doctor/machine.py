@@ -48,7 +48,7 @@ class Finding(NamedTuple):
         good: whether the check passed.
         found: the observed value.
         do: remedy if the check failed, or if an extra is not complete.
-        skipped: whether the check is for an extra that is not installed and that nobody asked for.
+        skipped: whether the check is for an extra that is not installed and that the user has not named.
     """
 
     subject: str

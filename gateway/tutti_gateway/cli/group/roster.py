@@ -36,8 +36,8 @@ def force(keep: str, yes: bool, url: str, timeout_s: float, as_json: bool) -> in
 
     The survivors continue from the longest of their logs. Records that only the lost gateways had are lost, even if producers
     received acknowledgements. If a lost gateway starts again, it reports records that only it may hold, and ends permanently. The
-    command fails while a majority is reachable or may still return. Do not use this command if enough gateways will return: the
-    group then continues on its own.
+    command fails while a majority is connected. Right after the loss, the command waits until the view has ended and a majority has
+    been silent for 50 heartbeats. Do not use this command if enough gateways will return: the group then continues on its own.
     """
     from tutti.common.gateway_url import parse_url
     from tutti.io.admin import AdminClient

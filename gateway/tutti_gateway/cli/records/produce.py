@@ -69,7 +69,7 @@ def produce(
     Without FILE, or if FILE is -, the command reads standard input. A record is a text line without its newline, a line of JSON, or
     a CSV row as a JSON object with the field names of the header. The key is the text of the key field; for a JSON number, object
     or list, the key is its text in the line, and for null, the record has no key. A line of JSON that lacks the key field or has
-    the field twice is rejected, and JSON with more than 512 nested levels too.
+    the field twice is rejected, and so is JSON with more than 512 nested levels.
     The command prints the first and the last offset and the number of committed records. After an invalid line, Ctrl-C or the loss
     of all gateways, the command ends early and prints the same report.
 
@@ -82,8 +82,8 @@ def produce(
     end of the input stay in DIR. The next run with the same --producer and DIR sends these records first, and its input may be
     empty.
 
-    With --unordered, a gateway appends the records to its lane, and the printed offsets belong to that lane. There is no order
-    between lanes, and --producer is not allowed. Each run starts an epoch, which needs a majority. `tutti tail --unordered` prints
+    With --unordered, a gateway appends the records to its lane, and the printed offsets belong to that lane. Records
+    of different lanes have no common order, and --producer is not allowed. Each run starts an epoch, which needs a majority. `tutti tail --unordered` prints
     the records. If such a run ends early, the committed records may have gaps. The report then gives input record numbers, counted
     from 1: the records of unknown outcome (undecided_records), the records that are not committed (uncommitted_records), and the
     number from which on no record is committed (uncommitted_from).

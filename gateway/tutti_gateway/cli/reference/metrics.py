@@ -24,9 +24,9 @@ whatever its rights. Create a token for Prometheus alone; because each token nee
         authorization: {credentials_file: /etc/prometheus/prometheus.token}
         static_configs: [{targets: ["jfk:7403", "lga:7403", "ewr:7403"]}]
 
-`ca.pem` is the authority of the gateways' certificates. Each target must be a name or address that the certificate of its gateway
-covers. The user of Prometheus must be able to read both files. With `open_metrics = true` in `[security]`, `/metrics` needs no
-token, so omit `authorization`.
+`ca.pem` is the certificate of the authority that issued the gateways' certificates. Each target must be a name or address that the
+certificate of its gateway covers. The user of Prometheus must be able to read both files. With `open_metrics = true` in
+`[security]`, `/metrics` needs no token, so omit `authorization`.
 
 - Metric names are stable: a released name keeps its meaning and is not removed. Units are part of the names (`_seconds`,
   `_bytes`). The name of a counter ends with `_total`; a counter restarts from 0 when its process restarts. Histograms have

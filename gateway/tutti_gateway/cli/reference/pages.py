@@ -73,11 +73,11 @@ file and its correction. An unknown key is an error. [conf/minimal.toml](../../c
 adds keys, tokens and certificates. A relative path is relative to the working directory, except in `[security]`, where it is
 relative to the directory of the configuration file.
 
-A size is a number of bytes, or a text with a unit, such as `segment_bytes = "128MB"`. The unit is B, KB, MB, GB or TB (powers of
-1000), or KiB, MiB, GiB or TiB (powers of 1024). A time is a number of milliseconds, or a text with a unit, such as `tick_ms =
-"10s"`. The unit is ms, s, m (minutes), h or d. The number before a unit is whole, and spaces may separate the two. Units may be in
-lower or upper case, except `M`, which could be a month, and `Mb`, which is a number of bits. The files of the archiver and of the
-connectors take the same units.
+A size is a number of bytes, or a text with a unit, such as `segment_bytes = "128MB"`. The unit is B, KB, MB, GB or TB (powers
+of 1000), or KiB, MiB, GiB or TiB (powers of 1024). A time is a number of milliseconds, or a text with a unit, such as `tick_ms
+= "10s"`. The unit is ms, s, m (minutes), h or d. The number before a unit is whole, and spaces may separate the two. A unit may
+be in lower or upper case, unless the case changes its meaning: `M` could mean months, and `Mb` means bits, so both are errors.
+The files of the archiver and of the connectors take the same units.
 """
 
 

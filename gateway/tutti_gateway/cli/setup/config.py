@@ -131,9 +131,9 @@ def _steps_of_security(directory: Path, members: dict[str, str]) -> list[str]:
 def check(files: tuple[str, ...], as_json: bool) -> int:
     """Report every mistake in configuration files.
 
-    FILE configures a gateway, the archiver or a connector, or has the tokens, keys or credentials that a configuration names. The
-    report has the line and the key of each mistake, the error, and the correction. With --json, each FILE has one line. The exit
-    code is 2 if a FILE has a mistake, and 0 if there is only advice.
+    FILE configures a gateway, the archiver or a connector, or contains the tokens, keys or credentials that a configuration names.
+    The report has the line and the key of each mistake, the error, and the correction. With --json, the report has one line for each
+    FILE. The exit code is 2 if a FILE has a mistake, and 0 if the report contains only advice or nothing.
     """
     return max([_check(file, as_json) for file in files])
 

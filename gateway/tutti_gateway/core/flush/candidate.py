@@ -422,7 +422,7 @@ class Candidate:
 
     @property
     def waits(self) -> str:
-        """Description of what the proposed view waits for, for the operator; empty if this member proposes none."""
+        """The conditions for which the proposed view waits, as text for the operator; empty if this member proposes none."""
         attempt, named = self.attempt, self._window.state.gateway_text
         if attempt is None:
             return ""

@@ -106,7 +106,7 @@ class Flush:
 
     @property
     def waits(self) -> str:
-        """Description of what the view waits for that this member proposes; empty if it proposes none."""
+        """The conditions for which this member's proposed view waits, as text for the operator; empty if it proposes none."""
         return self.candidate.waits
 
     @property

@@ -38,7 +38,7 @@ class Views(Protocol):
 
     @property
     def waits(self) -> str:
-        """Description of what the view waits for that this member proposes; empty if it proposes none."""
+        """The conditions for which this member's proposed view waits, as text for the operator; empty if it proposes none."""
 
     def campaign(self, members: tuple[int, ...], forced: bool = False) -> None:
         """Propose a view of these members."""
@@ -112,7 +112,7 @@ class ForcedRoster:
         """Return the reason why the named gateways cannot form a forced roster; empty if they can."""
         voters, me = self._voters(), self._identity.gateway
         if self._peers.rosters.blank:
-            return f"the log of gateway {me!r} has no roster yet: leave {me} out of the named gateways, and stop it before"
+            return f"the log of gateway {me!r} has no roster yet: leave {me} out of the named gateways, and stop it first"
         unknown = sorted(names - voters.keys())
         if unknown or not names:
             detail = f"{', '.join(unknown)} not among them" if unknown else "no gateway was named"

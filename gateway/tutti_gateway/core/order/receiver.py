@@ -108,7 +108,7 @@ class Receiver:
     def _append_in_sequence(self, frames: Sequence[Frame]) -> int:
         """Append the frames of a message up to the first frame that needs `_buffer` or `_drain`. Return their number.
 
-        In a group without loss, all frames of all messages arrive so.
+        In a group without loss, this method appends all frames of all messages.
         """
         view, window, apply = self._view_state.view, self._window, self._received.apply
         end, chain = window.end, window.chain

@@ -105,7 +105,7 @@ class RequestHandler:
             session = on_message(routing, now_us)
             try:
                 if kind in _SUBMITS and session is not None:
-                    # The ordinary message of a client is one plain batch, whose checks are made here one after the other.
+                    # Most messages contain one plain batch. This branch makes all checks of such a batch, without the general path.
                     if kind == SUBMIT and session.form != SUBMIT_UNORDERED and len(parts) == 1:
                         lone = decode_lone_submit(parts[0])
                         if lone is not None and lone_valid(lone) and (self._authorizer is None or self._known(session, lone)):

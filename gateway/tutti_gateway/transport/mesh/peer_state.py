@@ -73,7 +73,7 @@ class PeerLink:
         self.sent = self.sent_bytes = self.lost = self.connects = 0
         self.received = self.received_bytes = 0
         self.refusal = ""  # reason why messages do not reach the peer: the peer's refusal, or an obstacle at this gateway
-        # Error number of the last TCP connection. 0: it is up, or the peer answers nothing on it. None: not known yet.
+        # Error number of the last TCP connection. 0: the connection is up, or the peer sends nothing on it. None: not known yet.
         self.connect_error: int | None = None
 
     @property
