@@ -3,8 +3,8 @@
     python benchmarks/path/served.py MEMBERS PREPARED DIRECTORY
 
 The first line of stdout has the port of the coordinator, the processes, and their roles. Each further line answers one request. All
-lines are JSON. For a checkout without this file, the benchmark runs its own copy of the file. This file therefore imports only names
-that older checkouts have, and nothing else of its own folder.
+lines are JSON. For a checkout without this file, the benchmark runs its own copy of the file. This file therefore imports only
+names that older checkouts have, and nothing else of its own folder.
 """
 
 from __future__ import annotations

@@ -73,7 +73,7 @@ class _Servers(Running):
         return _rate(self._bench("sync", 100, count, f"--clients={FLIGHT}"))
 
     def compiled(self) -> Client | None:
-        """NATS' Go client, with the same load as the load generator. `nats bench` cannot send at a pace without a wait for receipts."""
+        """NATS' Go client, with the load of the load generator. `nats bench` cannot send at a pace without a wait for receipts."""
         program = fetched.built(_LOAD)
         if program is None:
             print(f"JetStream: no compiled client, because Go cannot build {_LOAD.name} or fetch its modules", flush=True)

@@ -36,12 +36,15 @@ class ProducerStats:
     name: str = _text("Name of the producer.")
     gateway: str = _text("Address of the current gateway, as HOST:P. Empty during an outage.")
     last_error: str = _text(
-        "Last failure of a gateway or a connection. Empty if a receipt has arrived since. After the end of the producer, the reason for the end."
+        "Last failure of a gateway or a connection. Empty if a receipt has arrived since. After the end of the producer, the "
+        "reason for the end."
     )
     connected: bool = _gauge(
         "", "True if a gateway serves the producer. False during an outage, and after the end of the producer."
     )
-    outage: float = _gauge("seconds", "Time since the current outage began, or since the end of the producer. 0 while the producer is connected.")
+    outage: float = _gauge(
+        "seconds", "Time since the current outage began, or since the end of the producer. 0 while the producer is connected."
+    )
     epoch: int = _gauge("", "Current epoch of the producer, or the last one if no epoch is open.")
     reconnects: int = _counter("", "Connections that ended an outage.")
     failovers: int = _counter("", "Reconnects to another gateway than before.")

@@ -46,8 +46,8 @@ class Endpoints:
     client tries the discovered addresses in its own random order, so that the clients of a failed gateway spread over the other
     gateways.
 
-    An address that does not answer must not use up the time of the others. In the first round, each address except the last has only
-    `HEAD_START_US`. If an address did not answer recently, new clients of this process try this address last.
+    An address that does not answer must not use up the time of the others. In the first round, each address except the last has
+    only `HEAD_START_US`. If an address did not answer recently, new clients of this process try this address last.
     """
 
     def __init__(

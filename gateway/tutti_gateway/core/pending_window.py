@@ -137,8 +137,8 @@ class Window:
     def extend(self, frames: Sequence[Frame], more: int = 0) -> None:
         """Append the next frames of the log.
 
-        The caller has checked that each frame continues the chain of the previous frame, or has stamped the frame with this chain value.
-        This method checks the positions, and the chain of the first frame.
+        The caller has checked that each frame continues the chain of the previous frame, or has stamped the frame with this chain
+        value. This method checks the positions, and the chain of the first frame.
 
         `more` is added to the limit on undecided frames in this call, because a log of another member may exceed that limit.
 

@@ -33,7 +33,7 @@ def await_gateway(url: str) -> None:
     from tutti.io.admin import AdminClient
 
     began_s = time.monotonic()
-    with AdminClient(url) as control:
+    with AdminClient(url, await_start=False) as control:
 
         def reason() -> str:
             # The client reports a suspended gateway only after several seconds, but a command must not wait so long in silence.

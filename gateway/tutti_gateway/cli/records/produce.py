@@ -82,11 +82,11 @@ def produce(
     end of the input stay in DIR. The next run with the same --producer and DIR sends these records first, and its input may be
     empty.
 
-    With --unordered, a gateway appends the records to its lane, and the printed offsets belong to that lane. Records
-    of different lanes have no common order, and --producer is not allowed. Each run starts an epoch, which needs a majority. `tutti tail --unordered` prints
-    the records. If such a run ends early, the committed records may have gaps. The report then gives input record numbers, counted
-    from 1: the records of unknown outcome (undecided_records), the records that are not committed (uncommitted_records), and the
-    number from which on no record is committed (uncommitted_from).
+    With --unordered, a gateway appends the records to its lane, and the printed offsets belong to that lane. Records of different
+    lanes have no common order, and --producer is not allowed. Each run starts an epoch, which needs a majority. `tutti tail
+    --unordered` prints the records. If such a run ends early, the committed records may have gaps. The report then gives input
+    record numbers, counted from 1: the records of unknown outcome (undecided_records), the records that are not committed
+    (uncommitted_records), and the number from which on no record is committed (uncommitted_from).
 
     The exit code is 1 if a record of the input cannot be sent, for example invalid JSON, a line of JSON without the key field, a
     CSV row with too many fields, or a record above 4 MiB; earlier records may be committed. The exit code is 2 for wrong use: an

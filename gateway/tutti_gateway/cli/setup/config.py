@@ -132,8 +132,8 @@ def check(files: tuple[str, ...], as_json: bool) -> int:
     """Report every mistake in configuration files.
 
     FILE configures a gateway, the archiver or a connector, or contains the tokens, keys or credentials that a configuration names.
-    The report has the line and the key of each mistake, the error, and the correction. With --json, the report has one line for each
-    FILE. The exit code is 2 if a FILE has a mistake, and 0 if the report contains only advice or nothing.
+    The report has the line and the key of each mistake, the error, and the correction. With --json, the report has one line for
+    each FILE. The exit code is 2 if a FILE has a mistake, and 0 if the report contains only advice or nothing.
     """
     return max([_check(file, as_json) for file in files])
 
