@@ -486,6 +486,7 @@ class Driver:
         self.replies.flush()
         while self._closing:
             self._step(self._request_handler.end(self._closing.pop().number))
+        self._disk.decided = self.position
         for put, action in self._disk_actions:
             put(action)
         self._disk_actions.clear()
