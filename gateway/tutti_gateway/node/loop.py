@@ -101,8 +101,12 @@ class Loop:
                 self._housekeeping_at = now
                 self._housekeeping(now)
             # All sends have left and no object is half changed, so another thread could continue here if this sync stalls.
-            if disk is not None and disk.inline.due and not disk.sync_inline(not (inbox or port.unread or transport.unread)):
-                return False
+            if disk is not None and disk.inline.due:
+                if not disk.sync_inline(not (inbox or port.unread or transport.unread)):
+                    return False
+                if inbox:
+                    ready = ()
+                    continue
             ready = self._wait(driver.accepts_messages)
         return True
 
