@@ -104,7 +104,7 @@ class Loop:
             if disk is not None and disk.inline.due:
                 if not disk.sync_inline(not (inbox or port.unread or transport.unread)):
                     return False
-                if inbox:
+                if inbox:  # the vote leaves before the next poll, because the coordinator waits for the vote
                     ready = ()
                     continue
             ready = self._wait(driver.accepts_messages)

@@ -71,7 +71,7 @@ class DiskCounters:
     """Counters of a thread that writes to the disk. Only that thread writes them."""
 
     def __init__(self) -> None:
-        self.syncs = self.inline_syncs = 0
+        self.syncs = 0
         self.bytes = 0
         self.sync_us = Histogram(LATENCY_BOUNDS_US)
         self.frames_per_sync = Histogram(FRAMES_BOUNDS)
@@ -80,7 +80,6 @@ class DiskCounters:
         """Return the counters by name."""
         return {
             "syncs": self.syncs,
-            "inline_syncs": self.inline_syncs,
             "bytes": self.bytes,
             "sync_us": self.sync_us.to_dict(),
             "frames_per_sync": self.frames_per_sync.to_dict(),

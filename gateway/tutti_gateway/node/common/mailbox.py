@@ -47,12 +47,12 @@ class Mailbox(Generic[Item]):
             self.wake()
 
     def put_quietly(self, item: Item) -> None:
-        """Add an item without waking the consumer; the caller calls `wake`, or takes the item itself."""
+        """Add an item without waking the consumer. The caller then calls `rouse`, or drains the item itself."""
         self._items.append(item)
 
-    def nudge(self) -> None:
-        """Wake the consumer from a sleep that is not a nap."""
-        if self._sleeping and not self._naps:
+    def rouse(self, *, from_nap: bool) -> None:
+        """Wake the consumer if it sleeps; from a nap only if `from_nap`."""
+        if self._sleeping and (from_nap or not self._naps):
             self.wake()
 
     def wake(self) -> None:

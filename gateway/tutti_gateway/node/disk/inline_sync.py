@@ -1,8 +1,8 @@
 """Inline sync: the socket thread itself writes and syncs a small group of frames while nothing else is under way.
 
-An inline sync saves the two hand-overs between the socket thread and the disk thread. The disk thread watches each inline sync. If a
-sync lasts too long, the disk thread takes the loop over, so that heartbeats and clients do not wait for the disk. The stalled thread
-becomes the disk thread when its sync returns.
+An inline sync saves the two hand-overs between the socket thread and the disk thread. The disk thread watches each inline sync. If
+a sync lasts too long, the disk thread takes the loop over, so that heartbeats and clients do not wait for the disk. The stalled
+thread becomes the disk thread when its sync returns.
 
 Two locks guard the roles. The holder of `_log` uses the log. `_roles` guards `_began`, which shows whether the thread that is in an
 inline sync still has the loop.
@@ -18,7 +18,6 @@ from tutti_gateway.core import limits
 from tutti_gateway.core.protocol.actions import Persist
 
 US = 1_000_000
-_TAKE_OVER_S = limits.INLINE_US_MAX / US
 
 
 class InlineSync:
@@ -27,6 +26,8 @@ class InlineSync:
     Attributes:
         due: True while the loop must call `LogThread.sync_inline` at the end of its iteration.
         thread: the thread of the last inline sync.
+        syncs: number of inline syncs.
+        takeovers: number of times that the disk thread has taken the loop over.
     """
 
     def __init__(self) -> None:
@@ -36,6 +37,11 @@ class InlineSync:
         self._fast_syncs = 0  # number of syncs since the last slow one
         self.due = False
         self.thread = threading.current_thread()
+        self.syncs = self.takeovers = 0
+
+    def to_dict(self) -> dict[str, object]:
+        """Return the counters by name."""
+        return {"syncs": self.syncs, "takeovers": self.takeovers}
 
     def suits(self, action: Persist, decided: int) -> bool:
         """Return True if the socket thread may write and sync `action` itself.
@@ -67,6 +73,7 @@ class InlineSync:
             return False
         self.thread = threading.current_thread()
         self._began = time.monotonic()
+        self.syncs += 1
         return True
 
     def end(self) -> bool:
@@ -80,10 +87,12 @@ class InlineSync:
 
     def acquire(self) -> bool:
         """Wait until no other thread uses the log. Return False if this thread has taken the loop over, because a sync stalls."""
-        while not self._log.acquire(timeout=_TAKE_OVER_S):
+        patience_s = limits.INLINE_US_MAX / US
+        while not self._log.acquire(timeout=patience_s):
             with self._roles:
-                if self._began and time.monotonic() - self._began >= _TAKE_OVER_S:
+                if self._began and time.monotonic() - self._began >= patience_s:
                     self._began, self._fast_syncs = 0.0, 0
+                    self.takeovers += 1
                     return False
         return True
 

@@ -87,7 +87,8 @@ class LogThread(DiskWorker[Persist | ReadLog | ReadSnapshot | Deliver | RepairLo
         self.counters = DiskCounters()
         self.inline = InlineSync()
         self.decided = 0  # last decided position, which the driver sets before it puts an action
-        self.run_loop: Callable[[], bool] = bool  # runs the loop in the disk thread; returns True at its end, False if relieved
+        # Runs the loop in the disk thread. Returns True at the end of the loop, and False if the other thread has taken it over.
+        self.run_loop: Callable[[], bool] = bool
 
     # For the socket thread
 
@@ -112,24 +113,26 @@ class LogThread(DiskWorker[Persist | ReadLog | ReadSnapshot | Deliver | RepairLo
         self._on_new_records()
 
     def sync_inline(self, alone: bool) -> bool:
-        """Write and sync the queued frames in the calling thread, which has the loop, if `alone` and no other thread uses the log.
+        """Write and sync the queued frames in the calling thread, which has the loop. Otherwise wake the disk thread to do so.
+
+        Args:
+            alone: False if other work waits for the loop, so that the disk thread must sync.
 
         Return False if the disk thread has taken the loop over meanwhile. The calling thread must then call `serve`.
         """
         self.inline.due = False
         if not alone or not self.inline.begin():
-            self._queue.wake()
+            self._queue.rouse(from_nap=True)
             return True
-        self._queue.nudge()  # the disk thread watches this sync
+        self._queue.rouse(from_nap=False)  # a thread in a nap wakes soon enough to watch this sync
         try:
             self._take()
             if not self.failed:
                 self._guarded(self._write)
-                self.counters.inline_syncs += 1
         finally:
             kept = self.inline.end()
-        if self._stopping or self._has_waiting:
-            self._queue.wake()
+        if self._stopping or self._has_waiting:  # the disk thread does everything that is not a write
+            self._queue.rouse(from_nap=True)
         return kept
 
     @property
@@ -158,7 +161,7 @@ class LogThread(DiskWorker[Persist | ReadLog | ReadSnapshot | Deliver | RepairLo
         return bool(self._waiting or self._reads or self.scrub_schedule.waiting)
 
     def serve(self) -> None:
-        """Work as the disk thread until the stop. While an inline sync of the other thread stalls, run the loop instead of it."""
+        """Work as the disk thread until the stop. If an inline sync of the other thread stalls, run the loop in its place."""
         while not self._work():
             name_thread("loop")
             if self.run_loop():
@@ -174,7 +177,6 @@ class LogThread(DiskWorker[Persist | ReadLog | ReadSnapshot | Deliver | RepairLo
         if self.inline.acquire():
             return True
         self._thread = self.inline.thread  # the stalled thread becomes the disk thread, for whose end `stop` waits
-        self._log.warning("a sync takes long: the disk thread continues the work of the socket thread")
         return False
 
     def _release(self) -> None:
