@@ -321,7 +321,9 @@ class Gateway:
         self._reads.start()
         # The main thread only waits, so that it handles signals at once while an inline sync stalls.
         threading.Thread(target=self._run_socket_thread, name="loop", daemon=True).start()
-        self._loop_ended.wait()
+        # A signal that arrives just before the wait does not end it, so the wait has parts of half a second.
+        while not self._loop_ended.wait(common_limits.POLL_US_MAX / US):
+            pass
         if self._loop_error is not None:
             raise self._loop_error
         return self._end()
