@@ -1,4 +1,6 @@
-"""The disk thread: does all disk work of the ordered log, so that the socket thread never waits for the disk.
+"""The disk thread: does the disk work of the ordered log, so that the socket thread does not wait for the disk.
+
+A lone small write is an exception: the socket thread syncs the write itself, and the disk thread watches it (`inline_sync.py`).
 
 A round drains the queue. One gathered write contains the frames of the queued Persists, up to a size limit. One fdatasync makes
 these frames durable, and one `Persisted` reports the highest token (group commit). Then the round writes index rows; a few rows may
