@@ -155,6 +155,7 @@ class Driver:
         self._voted, self._decided = ArrivalTimes(), ArrivalTimes()  # start times for `vote_us` and `decide_us`
         self._now = clock.now()  # all events of an iteration have the same time
         self._timer_us: int | None = None
+        self._messages_us = 0  # time at which the client port was last drained
         self._closing: list[Session] = []
         self.view: ViewInstalled | None = None
         self._last_members: tuple[int, ...] = ()  # gateway numbers of the last view, for the log line about the next one
@@ -216,6 +217,17 @@ class Driver:
             bool(self.halted)
             or (in_flight.bytes < self._undecided_bytes_max and len(in_flight) < limits.BATCH_UNDECIDED_FRAMES_MAX)
         )
+
+    def hold_us(self) -> int:
+        """Return the microseconds for which client messages stay in their sockets. Return 0 if the loop drains the port now.
+
+        Each group of frames costs each member a fixed time. While small groups are undecided, messages therefore wait for each
+        other, and then share a group. The time limit keeps the wait short if the decision takes long.
+        """
+        in_flight = self._in_flight
+        if in_flight.groups < limits.HOLD_GROUPS or in_flight.bytes > limits.HOLD_BYTES_MAX:
+            return 0
+        return max(0, self._messages_us + limits.HOLD_US - self._clock.mono_us())
 
     def may_read(self, routing: bytes) -> bool:
         """True if the client port may read a connection: the batches that wait for a quota are below their memory limits."""
@@ -287,6 +299,7 @@ class Driver:
             self._timer_us = None  # cleared before the step, which may set the next timer
             self._step(TimeAdvanced())
         if messages:
+            self._messages_us = now.mono_us
             for event in self._request_handler.receive(messages, now.mono_us):
                 self._step(event)
         if self._quotas.waiting and self.accepts_messages:

@@ -69,6 +69,7 @@ class Loop:
         """Run until `done`, which is called at least twice a second, returns True."""
         driver, port, inbox, transport = self._driver, self._port, self._inbox, self._transport
         ready: Collection[int] = (port.fd, *self._transport_sockets)
+        hold_us = 0
         while not done():
             inputs = inbox.drain(limits.MAILBOX_DRAIN_ITEMS_MAX)
             # Messages of other gateways are always read, because their votes decide frames, which reopens the client port.
@@ -78,7 +79,8 @@ class Loop:
                 driver.run_once((), inputs)  # replies that are ready are sent before new client messages are read
             messages: list[Message] = []
             # The limits are checked again after the poll, because messages of other gateways may have filled the undecided window.
-            if port.fd in ready and driver.accepts_messages:
+            # After a hold, the port is drained without a further poll.
+            if (hold_us or port.fd in ready) and driver.accepts_messages and not driver.hold_us():
                 messages = port.drain(limits.DRAIN_MESSAGES_MAX, limits.DRAIN_BYTES_MAX)
             elif port.writable_fd in ready:
                 port.flush()  # replies are sent even if the port is not drained
@@ -94,26 +96,31 @@ class Loop:
             if now - self._housekeeping_at >= _HOUSEKEEPING_S:
                 self._housekeeping_at = now
                 self._housekeeping(now)
-            ready = self._wait(driver.accepts_messages)
+            hold_us = driver.hold_us()
+            ready = self._wait(driver.accepts_messages and not hold_us, hold_us)
 
-    def _wait(self, with_clients: bool) -> Collection[int]:
-        """Sleep until input arrives. Return the descriptors that are ready."""
+    def _wait(self, with_clients: bool, hold_us: int) -> Collection[int]:
+        """Sleep until input arrives, or until the end of a hold. Return the descriptors that are ready."""
         inbox = self._inbox
         # No descriptor signals the messages that this process has received but not drained, so the loop must not sleep then.
         unread = [self._port.fd] if with_clients and self._port.unread else []
         if self._transport.unread:
             unread += self._transport_sockets
-        timeout_ms = self._sleep_ms() if inbox.begin_sleep() and not unread else 0
+        timeout_ms = self._sleep_ms(hold_us) if inbox.begin_sleep() and not unread else 0
         ready = dict((self._poller if with_clients else self._poller_without_clients).poll(timeout_ms))
         inbox.end_sleep(signalled=ready.pop(inbox.fd, None) is not None)
         ready.update(dict.fromkeys(unread, select.POLLIN))
         return ready
 
-    def _sleep_ms(self) -> int:
-        """Return the milliseconds until the next timer of the driver or the transport."""
+    def _sleep_ms(self, hold_us: int) -> int:
+        """Return the milliseconds until the next timer of the driver or the transport, or until the end of a hold."""
         wait_us, transport_us = self._driver.wait_us(), self._transport.next_us()
+        if transport_us is not None and transport_us < wait_us:
+            wait_us = transport_us
+        if hold_us:
+            wait_us = min(wait_us, hold_us)
         # Milliseconds are rounded up: with a timeout of 0 just before a timer, the loop would spin until the timer is due.
-        return -(-(wait_us if transport_us is None else min(wait_us, transport_us)) // US_PER_MS)
+        return -(-wait_us // US_PER_MS)
 
     def _housekeeping(self, now: float) -> None:
         self._beat(time.time_ns() // NS_PER_US)

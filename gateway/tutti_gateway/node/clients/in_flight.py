@@ -45,6 +45,11 @@ class OrderedInFlight:
         """Return the number of undecided frames."""
         return len(self._sizes)
 
+    @property
+    def groups(self) -> int:
+        """The number of undecided Persists with batches."""
+        return len(self._flights)
+
     def add(self, frames: Sequence[Frame]) -> None:
         """Add the next frames of the log, which this gateway writes now or found at the start."""
         sizes = sizes_of(frames)
