@@ -352,10 +352,14 @@ class Driver:
         # Batches are tracked before the step, because the step may already answer them.
         if isinstance(event, SubmittedUnordered):
             self._unordered_in_flight.track(event.frames, self._now.mono_us)
-        handlers = self._handlers
+        handlers, pending = self._handlers, self.replies.pending
+        plain = not self._fences.waiting and not self._unordered_in_flight.arrived_us
         for action in self._stack.step(event, self._now):
-            # An action without a handler raises KeyError and ends the process, because a lost action could lose a record.
-            handlers[type(action)](action)
+            if plain and isinstance(action, Reply):  # the most frequent action
+                pending[action.session].extend(action.answers)
+            else:
+                # An action without a handler raises KeyError and ends the process, because a lost action could lose a record.
+                handlers[type(action)](action)
 
     @cached_property
     def _handlers(self) -> dict[type, Callable[[Any], None]]:
@@ -413,10 +417,6 @@ class Driver:
         return lambda action: self._disk_actions.append((put, action))
 
     def _reply(self, action: Reply) -> None:
-        # Only answers to unordered batches and to fences need more than this.
-        if not self._fences.waiting and not self._unordered_in_flight.arrived_us:
-            self.replies.add(action.session, action.answers)
-            return
         session = self.sessions.get(action.session)
         if session is not None and session.form == SUBMIT_UNORDERED:
             self._committed_unordered += self._unordered_in_flight.pop_answered(action.answers)
