@@ -123,7 +123,7 @@ def general(data: bytes) -> Frame | None:
         return None
     frame = good[0]
     plain = frame.kind == Kind.BATCH and not frame.flags and not frame.progress and frame.body_length <= INLINE_BYTES_MAX
-    return frame if plain and not any(data[4:8]) and check_plain(frame) else None
+    return frame if plain and data[:1] == SUBMIT and not any(data[4:8]) and check_plain(frame) else None
 
 
 def fields(frame: Frame | None) -> dict[str, object] | None:
