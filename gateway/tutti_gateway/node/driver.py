@@ -54,6 +54,7 @@ from tutti_gateway.core.protocol.events import (
     Event,
     LeaveAsked,
     Persisted,
+    Received,
     Recovered,
     SpaceChanged,
     Started,
@@ -198,7 +199,7 @@ class Driver:
     @property
     def undecided_frames(self) -> int:
         """The number of frames that are queued or written but not decided."""
-        return len(self._in_flight)
+        return self._in_flight.frames
 
     @property
     def undecided_bytes(self) -> int:
@@ -213,10 +214,8 @@ class Driver:
         """
         ordered, unordered = self._lookups
         in_flight = self._in_flight
-        return ordered.waiting + unordered.waiting < limits.LOOKUPS_MAX and (
-            bool(self.halted)
-            or (in_flight.bytes < self._undecided_bytes_max and len(in_flight) < limits.BATCH_UNDECIDED_FRAMES_MAX)
-        )
+        free = in_flight.bytes < self._undecided_bytes_max and in_flight.frames < limits.BATCH_UNDECIDED_FRAMES_MAX
+        return (free or bool(self.halted)) and ordered.waiting + unordered.waiting < limits.LOOKUPS_MAX
 
     def hold_us(self) -> int:
         """Return the microseconds for which client messages stay in their sockets. Return 0 if the loop drains the port now.
@@ -238,9 +237,11 @@ class Driver:
     def wait_us(self) -> int:
         """Return the microseconds until the next timer, or until the next waiting batch is due, at most the poll interval."""
         # A due batch must not end the sleep while the port is not drained, because the loop would spin without progress.
-        due_us = self._quotas.next_us() if self._quotas.waiting and self.accepts_messages else None
-        if due_us is None or (self._timer_us is not None and self._timer_us < due_us):
-            due_us = self._timer_us
+        due_us = self._timer_us
+        if self._quotas.waiting and self.accepts_messages:
+            quota_us = self._quotas.next_us()
+            if due_us is None or (quota_us is not None and quota_us < due_us):
+                due_us = quota_us
         if due_us is None:
             return common_limits.POLL_US_MAX
         return min(common_limits.POLL_US_MAX, max(0, due_us - self._clock.mono_us()))
@@ -272,7 +273,9 @@ class Driver:
         now = self._now = self._clock.now()
         events: list[Event] = []
         for item in inputs:
-            if isinstance(item, LocatedDuplicates):
+            if type(item) is Received:  # the most frequent input
+                events.append(item)
+            elif isinstance(item, LocatedDuplicates):
                 self.replies.add(item.session, item.answers)
             elif isinstance(item, StatusRequest):
                 # The status must include the events that arrived before the request.
@@ -344,7 +347,9 @@ class Driver:
             self._execute(self._next.popleft())
 
     def _step_each(self, events: Sequence[Event]) -> None:
-        for event in group_events(events) if len(events) > 1 else events:
+        if len(events) > 1:
+            events = group_events(events)
+        for event in events:
             self._step(event)
 
     def _execute(self, event: Event) -> None:

@@ -140,8 +140,12 @@ class SocketBackend:
 
     def next_us(self) -> int | None:
         """Return the microseconds until the next deadline of a connection, or None if no connection has a deadline."""
-        deadlines = [connection.deadline_us for connection in self._connections if connection.deadline_us]
-        return max(0, min(deadlines) - self.clock_us()) if deadlines else None
+        due_us = 0
+        for connection in self._connections:
+            deadline_us = connection.deadline_us
+            if deadline_us and (not due_us or deadline_us < due_us):
+                due_us = deadline_us
+        return max(0, due_us - self.clock_us()) if due_us else None
 
     def tick(self) -> None:
         """Handle the deadlines of connections."""
