@@ -224,3 +224,18 @@ def test_work_that_waits_leaves_a_due_sync_to_the_disk_thread(bench: Bench) -> N
     bench.look.append(put_and_sync)
     wait_for(lambda: bool(bench.disk.asked))
     assert bench.disk.asked == [False]
+
+
+def test_a_hold_leaves_client_messages_in_the_sockets_and_ends_without_further_input(
+    bench: Bench, client: zmq.Socket[bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert hello(client)
+    left_us = [1000]
+    monkeypatch.setattr(bench.loop._driver, "hold_us", lambda: left_us[0])
+    bench.inbox.wake()
+    turns = bench.turns
+    wait_for(lambda: bench.turns > turns + 1)  # from now on, the loop sees the hold
+    client.send(encode_control(Hello(PROTOCOL, "test", token())))
+    assert not client.poll(200)
+    left_us[0] = 0
+    assert client.poll(5000)
