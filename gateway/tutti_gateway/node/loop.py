@@ -76,6 +76,7 @@ class Loop:
         driver, port, inbox, transport, disk = self._driver, self._port, self._inbox, self._transport, self._disk
         ready: Collection[int] = (port.fd, *self._transport_sockets)
         hold_us = 0
+        synced = False  # True from an inline sync until the next poll
         while not done():
             inputs = inbox.drain(limits.MAILBOX_DRAIN_ITEMS_MAX)
             # Messages of other gateways are always read, because their votes decide frames, which reopens the client port.
@@ -110,10 +111,14 @@ class Loop:
             if disk is not None and disk.inline.due:
                 if not disk.sync_inline(not (inbox or port.unread or transport.unread)):
                     return False
-                ready = ()  # the vote leaves before the next poll, because the coordinator waits for the vote
+                ready, synced = (), True  # the vote leaves before the next poll, because the coordinator waits for the vote
                 continue
             hold_us = driver.hold_us()
             ready = self._wait(driver.accepts_messages and not hold_us, min(wait_us, hold_us) if hold_us else wait_us)
+            if synced:
+                synced = False
+                if disk is not None and port.fd in ready:
+                    disk.inline.pause()  # the sync has delayed a client, so records arrive too fast for inline syncs
         return True
 
     def _next_us(self) -> int:

@@ -4,6 +4,7 @@ released once when the loop is idle, and a closed intake neither spins nor stays
 
 from __future__ import annotations
 
+import select
 import socket
 import threading
 import time
@@ -19,7 +20,7 @@ from tutti.data.client_protocol import PROTOCOL, Duplicate, Hello, encode_contro
 from tutti.runtime import malloc
 from tutti.zmtp.framing import GREETING, ready
 from tutti_gateway.core import limits
-from tutti_gateway.core.protocol.events import SessionClosed, SpaceChanged
+from tutti_gateway.core.protocol.events import Event, SessionClosed, SpaceChanged
 from tutti_gateway.node.clients.port import ClientPort
 from tutti_gateway.node.common import process_memory
 from tutti_gateway.node.common.counters import GatewayCounters
@@ -202,6 +203,40 @@ def test_a_due_sync_ends_the_iteration_and_its_report_is_handled_without_a_sleep
     wait_for(lambda: SpaceChanged(True, "reported") in bench.stack.events)
     assert bench.disk.asked == [True]
     assert bench.ends == []
+
+
+@pytest.mark.parametrize("waits", [True, False])
+def test_a_client_that_has_waited_for_a_sync_leaves_the_next_syncs_to_the_disk_thread(
+    bench: Bench, client: zmq.Socket[bytes], waits: bool
+) -> None:
+    assert hello(client)
+    paused: list[int] = []
+    bench.disk.inline.pause = lambda: paused.append(bench.turns)  # type: ignore[method-assign]  # notes the iteration
+    reported: list[int] = []
+
+    def sync() -> None:
+        """In the loop's thread, during the sync."""
+        if waits:
+            client.send(encode_control(Hello(PROTOCOL, "test", token())))
+            wait_for(lambda: bool(select.select([bench.port.fd], [], [], 0)[0]))
+        reported.append(bench.turns)
+
+    def due(event: Event) -> tuple[()]:
+        bench.disk.inline.due = event == SpaceChanged(True, "a write")
+        return ()
+
+    bench.disk.reported = sync
+    # The write does not follow from housekeeping, which makes clients answer a keepalive.
+    beats = len(bench.beats)
+    wait_for(lambda: len(bench.beats) > beats)
+    time.sleep(0.2)
+    bench.stack.answer = due
+    bench.inbox.put(SpaceChanged(True, "a write"))
+    wait_for(lambda: bool(reported))
+    wait_for(lambda: bench.turns > reported[0] + 2)
+    assert bool(paused) == waits
+    assert hello(client)
+    assert len(paused) == waits, "a later message has waited for no sync"
 
 
 def test_the_loop_ends_if_another_thread_has_taken_it_over_and_that_thread_continues(

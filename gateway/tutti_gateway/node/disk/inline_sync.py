@@ -65,6 +65,10 @@ class InlineSync:
         """Count a sync. A disk with slow syncs would make the threads swap their roles at each record."""
         self._fast_syncs = self._fast_syncs + 1 if took_us <= limits.INLINE_FAST_US else 0
 
+    def pause(self) -> None:
+        """Leave the next syncs to the disk thread."""
+        self._fast_syncs = 0
+
     # For the thread that has the loop
 
     def begin(self) -> bool:

@@ -102,6 +102,15 @@ def test_only_a_disk_with_fast_syncs_is_synced_inline() -> None:
     assert bench.put(placed(99, 99))
 
 
+def test_a_pause_leaves_the_next_syncs_to_the_disk_thread() -> None:
+    bench = FastBench()
+    bench.disk.inline.pause()
+    for token in range(1, limits.INLINE_FAST_SYNCS + 1):
+        assert not bench.put(placed(token, token)), token
+        bench.disk.run_once()
+    assert bench.put(placed(99, 99))
+
+
 def test_other_work_that_waits_for_the_loop_leaves_the_sync_to_the_disk_thread() -> None:
     bench = FastBench()
     bench.disk.start()
@@ -261,7 +270,8 @@ def writes(count: int) -> list[str]:
     return [word for token in range(1, count + 1) for word in (f"append {token}", "sync", f"persisted {token}")]
 
 
-def test_the_disk_thread_continues_the_loop_while_a_sync_stalls_and_again_after_the_swap() -> None:
+def test_the_disk_thread_continues_the_loop_while_a_sync_stalls_and_again_after_the_swap(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "SPACE_CHECK_US", 600_000_000)  # a disk thread that sleeps is woken, or does not watch
     bench = Exclusive()
     steps = Steps(bench, 3)
     bench.iterate = steps
