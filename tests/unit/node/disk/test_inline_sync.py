@@ -58,8 +58,8 @@ def test_a_lone_write_is_synced_in_the_calling_thread() -> None:
     "action",
     [
         pytest.param(persist(1, promised=3), id="hard state"),
-        pytest.param(Persist(1, cut=3), id="a truncation"),
-        pytest.param(Persist(1, snapshot=b"s"), id="a snapshot"),
+        pytest.param(Persist(1, placed(1, 1).frames, cut=0), id="a truncation"),
+        pytest.param(Persist(1, placed(1, 1).frames, snapshot=b"s"), id="a snapshot"),
         pytest.param(placed(1, 1, limits.INLINE_FRAMES_MAX + 1), id="many frames"),
         pytest.param(placed(1, 1, 1, bytes(limits.INLINE_BYTES_MAX)), id="many bytes"),
     ],
@@ -111,9 +111,11 @@ def test_a_pause_leaves_the_next_syncs_to_the_disk_thread() -> None:
     assert bench.put(placed(99, 99))
 
 
-def test_other_work_that_waits_for_the_loop_leaves_the_sync_to_the_disk_thread() -> None:
+def test_other_work_that_waits_for_the_loop_leaves_the_sync_to_the_disk_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "SPACE_CHECK_US", 600_000_000)  # a disk thread that sleeps does not wake by itself
     bench = FastBench()
     bench.disk.start()
+    wait_for(lambda: bench.disk._queue._sleeping)
     assert bench.put(placed(1, 1))
     assert bench.disk.sync_inline(alone=False)
     wait_for(lambda: Persisted(1) in bench.reports)
@@ -317,8 +319,12 @@ def test_a_loop_that_ends_while_the_other_thread_stalls_does_not_wait_for_it(mon
     bench.iterate = lambda: bench.disk.inline.takeovers > 0 or steps()
     bench.stalls.set()
     closed: list[int] = []
+    bench.disk._on_end = lambda: closed.append(0)
+    second = bench.disk._thread
     first = bench.run()
     assert bench.ended.wait(WAIT_S)
+    second.join(WAIT_S)
+    assert closed == [], "the thread that has the loop does not close the log"
     assert bench.disk.stop(lambda: closed.append(1)) is False
     assert closed == []
     bench.resume.set()
