@@ -29,6 +29,10 @@ HEARTBEAT_S = 0.1  # of the preset "local"
 VOTE_S = 2.0  # time without a vote after which a member leaves the view, of the same preset
 SILENT_S = limits.BOOT_HEARTBEATS * HEARTBEAT_S
 SECOND = 1_000_000
+#: Python runs this module in each gateway: the disk counts as fast although other tests use it too.
+EAGER = """from tutti_gateway.core import limits
+limits.INLINE_FAST_SYNCS, limits.INLINE_FAST_US = 4, 10_000
+"""
 
 
 class Sender(threading.Thread):
@@ -78,6 +82,12 @@ class Disks:
         counters: dict[str, int] = self.group.status(name)["disk"]["inline"]
         return counters
 
+    def wait_inline(self, name: str) -> dict[str, int]:
+        """Wait until the socket thread syncs; its counters."""
+        syncs = self.inline(name)["syncs"]
+        wait_until(lambda: self.inline(name)["syncs"] > syncs)
+        return self.inline(name)
+
     def view(self, name: str) -> Any:
         """The id of the view, as one gateway knows it."""
         return self.group.status(name)["view"]["id"]
@@ -88,27 +98,16 @@ class Disks:
         return coordinator if who == "coordinator" else next(name for name in NAMES if name != coordinator)
 
     def stall(self, name: str, seconds: float) -> float:
-        """Make one sync in the socket thread last so long; the time (monotonic, s) at which it began, at the latest.
-
-        A sync of the disk thread may stall instead, for example that of a mark. Then the next one is tried.
-        """
-        shim = self.shims[name]
-        for _ in range(10):
-            wait_until(self.together)
-            self.sender.more(2 * limits.INLINE_FAST_SYNCS)
-            before = self.inline(name)
-            shim.set("sync_delay_us", int(seconds * SECOND))
-            at, began = -1, time.monotonic()
-            while self.sender.acknowledged != at:
-                at, began = self.sender.acknowledged, time.monotonic()
-                time.sleep(0.15)
-            shim.set("sync_delay_us", 0)
-            after = self.inline(name)
-            print(f"{name}: {before} before a stall of {seconds} s, {after} in it")
-            if after["takeovers"] > before["takeovers"]:
-                return began
-            self.sender.more(1)
-        raise AssertionError("no sync of the socket thread stalled")
+        """Make one sync in the socket thread last so long; the time (monotonic, s) at which it began, at the latest."""
+        before = self.wait_inline(name)["takeovers"]
+        self.shims[name].set("loop_delay_us", int(seconds * SECOND))
+        at, began = -1, time.monotonic()
+        while self.sender.acknowledged != at:
+            at, began = self.sender.acknowledged, time.monotonic()
+            time.sleep(0.15)
+        self.shims[name].set("loop_delay_us", 0)
+        wait_until(lambda: self.inline(name)["takeovers"] > before)
+        return began
 
     def heard_us(self, name: str) -> int:
         """The longest time since one of the others has heard a gateway."""
@@ -137,10 +136,12 @@ class Disks:
 @pytest.fixture
 def disks(tmp_path: Path) -> Iterator[Disks]:
     library = build(tmp_path)
+    (tmp_path / "sitecustomize.py").write_text(EAGER)
     group = RunningGroup(tmp_path)
     shims = {name: Shim(library, tmp_path / f"{name}.shim") for name in NAMES}
     for name, gateway in group.all.items():
-        gateway.placement = dataclasses.replace(gateway.placement, environment=shims[name].environment)
+        environment = {**shims[name].environment, "PYTHONPATH": str(tmp_path)}
+        gateway.placement = dataclasses.replace(gateway.placement, environment=environment)
     with group:
         yield Disks(group, shims)
     for shim in shims.values():
@@ -178,7 +179,7 @@ def test_the_group_continues_without_a_long_stalled_disk_and_takes_its_gateway_b
     disks.sender.more(1)
     left_s = time.monotonic() - began
     assert left_s > VOTE_S - 2 * HEARTBEAT_S, "it was given up for its missing votes, not for silence"
-    assert left_s < VOTE_S + 5, "the others continue without it"
+    assert left_s < seconds + 1, "the others continue without it"
     assert disks.view(others[0]) != view
     while time.monotonic() < began + seconds - 0.5:
         assert disks.heard_us(name) < SILENT_S * SECOND
@@ -192,8 +193,7 @@ def test_the_group_continues_without_a_long_stalled_disk_and_takes_its_gateway_b
 @pytest.mark.parametrize("who", ["coordinator", "member"])
 def test_a_slow_disk_is_synced_by_the_disk_thread(disks: Disks, who: str) -> None:
     name = disks.pick(who)
-    view, before = disks.view(name), disks.inline(name)
-    assert before["syncs"] > 0
+    view, before = disks.view(name), disks.wait_inline(name)
     disks.shims[name].set("sync_delay_us", 50_000)
     disks.sender.more(3)
     slow = disks.inline(name)

@@ -132,8 +132,10 @@ HANGING = """
 import os, sys, threading, time
 from tutti_gateway.config import load_config
 from tutti.log.files.storage import Storage
+from tutti_gateway.core import limits
 from tutti_gateway.node.main import run
 
+limits.INLINE_FAST_SYNCS, limits.INLINE_FAST_US = 2, 1_000_000
 sync = Storage.sync
 
 def hanging(self, fd):
