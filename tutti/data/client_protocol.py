@@ -45,6 +45,13 @@ OFFSET_UNKNOWN = -1  # offset in a receipt of a committed batch whose records we
 _SUBMIT = struct.Struct("<cBHI")
 _LONE_SUBMIT = struct.Struct("<cBHI4sBBHQQQQqqIIIHHIIIIII")  # the head of a submit message, and the header of its only frame
 _LONE_BATCH = INLINE, 1, MAGIC, VERSION, int(Kind.BATCH)
+_LONE_HEADS = {
+    (unordered, mode): _SUBMIT.pack(SUBMIT_UNORDERED if unordered else SUBMIT, mode, 1, 0)
+    for unordered in (False, True)
+    for mode in (INLINE, PARTS)
+}
+_PADDING = tuple(map(bytes, range(8)))
+_ONE = (1).to_bytes(4, "little")
 _RECEIPTS = struct.Struct("<c3xI")
 _LONE_RECEIPT = struct.Struct("<c3xIQQqII")
 _RECEIPT = struct.Struct("<QQqII")
@@ -399,15 +406,15 @@ class Content(Protocol):
 
 def join_submit(headers: Sequence[bytes], contents: Sequence[Content], unordered: bool = False) -> list[Buffer]:
     """Join packed headers and the contents of their frames to a submit message, as `encode_submit` does."""
-    form = SUBMIT_UNORDERED if unordered else SUBMIT
     # A message of one frame is the common case when few records are in flight.
     if len(headers) == 1:
         content = contents[0]
         body = content.body
         length = len(body)
         if length > INLINE_BYTES_MAX:
-            return [b"".join((_SUBMIT.pack(form, PARTS, 1, 0), headers[0], content.progress)), body]
-        return [b"".join((_SUBMIT.pack(form, INLINE, 1, 0), headers[0], content.progress, body, bytes(-length & 7)))]
+            return [b"".join((_LONE_HEADS[unordered, PARTS], headers[0], content.progress)), body]
+        return [b"".join((_LONE_HEADS[unordered, INLINE], headers[0], content.progress, body, _PADDING[-length & 7]))]
+    form = SUBMIT_UNORDERED if unordered else SUBMIT
     inline = all(len(content.body) <= INLINE_BYTES_MAX for content in contents)
     first: list[Buffer] = [_SUBMIT.pack(form, INLINE if inline else PARTS, len(headers), 0), *headers]
     first.extend(content.progress for content in contents if content.progress)
@@ -528,6 +535,8 @@ def decode_receipts(data: Buffer) -> Iterable[tuple[int, int, int, int, int]]:
     Raises:
         FormatError: the length of the message does not match the number of rows.
     """
+    if len(data) == _LONE_RECEIPT.size and data[4 : _RECEIPTS.size] == _ONE:
+        return (_RECEIPT.unpack_from(data, _RECEIPTS.size),)
     if len(data) < _RECEIPTS.size:
         raise FormatError(f"a receipts message of {len(data)} bytes is too short: it needs at least {_RECEIPTS.size}")
     _, count = _RECEIPTS.unpack_from(data, 0)

@@ -268,12 +268,16 @@ class Window:
         return resolved
 
     def _committed(self, batch: Batch, last_sequence: int, offset: int) -> None:
+        """Give a batch of the window its outcome, as `_resolve` does, and update `committed`."""
         # Outcomes may arrive out of order, so keep only the highest committed sequence.
         if last_sequence > self.committed.sequence:
             oldest = self._unanswered[0] is batch
             progress = batch.progress or (self.committed.progress if oldest else self._progress_before(batch))
             self.committed = Resume(last_sequence, progress)
-        self._resolve(batch, offset, None)
+        del self._by_sequence[batch.first_sequence]
+        self._bytes -= batch.size
+        batch.offset, batch.resolved = offset, True
+        self.resolved.append(batch)
 
     def _progress_before(self, batch: Batch) -> bytes:
         """Return the last progress before a committed batch.
