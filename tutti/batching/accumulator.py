@@ -165,7 +165,8 @@ class Accumulator:
         Raises:
             UsageError: a signal handler makes the call. The state is unchanged.
         """
-        apart(self.lock, self._appender)
+        if self.lock._is_owned() or self._appender is not None:  # type: ignore[attr-defined]  # see `apart`
+            apart(self.lock, self._appender)
 
     def add(self, topic: str, record: Record, progress: bytes, on_delivery: OnDelivery | None) -> Receipt:
         """Append a record under the lock: the slow path, for records that the appender does not accept.
@@ -190,7 +191,9 @@ class Accumulator:
                         break
                     self.close_open()
                 # A batch has a limit of bytes only, so the first record stands for the size of all records.
-                need = max(size, int(min(self.batch_bytes, self._batch_records * size)))
+                need = max(
+                    size, int(min(self.batch_bytes, self._batch_records * size)) if self._batch_records < inf else self.batch_bytes
+                )
                 # After a wait, try to append first, because another thread may have opened a batch during the wait.
                 if not (self.exceeded_limit(need) and self._await_space(need)):
                     self._open = self.new_batch(topic, need)
@@ -391,7 +394,10 @@ class Accumulator:
             self.queue.append(batch)
             encode_open(batch, self.options.compression)
             self.totals.add_sent(batch.count, batch.charge)
-            self._notify_consumer()
+            if self.spool is None:
+                self.wake()
+            else:
+                self.spool.wake_disk_thread()
 
     def seal(self, batch: Batch) -> None:
         """Encode a closed batch, unless it has its body already."""
@@ -458,12 +464,13 @@ class Accumulator:
             if committed is not None:
                 self.committed = committed
             for batch in batches:
+                count, charge, failure = batch.count, batch.charge, batch.failure
                 self.pending -= 1
-                self.pending_records -= batch.count
-                self.buffered -= batch.charge
-                self.totals.add_outcome(batch.count, batch.charge, failed=batch.failure is not None)
-                if batch.failure is not None:
-                    self.keep_failure(batch.failure)
+                self.pending_records -= count
+                self.buffered -= charge
+                self.totals.add_outcome(count, charge, failed=failure is not None)
+                if failure is not None:
+                    self.keep_failure(failure)
                 batch.finish()
             # Wake blocked senders only when a quarter of the buffer is free; waking them for each batch costs a thread switch each.
             if self.buffered <= self.options.buffer_bytes * 3 // 4:
@@ -482,8 +489,10 @@ class Accumulator:
         self.corked = False
         # Test without the lock, because every wakeup runs this line.
         # The test misses no record, because `send` checks `corked` after its append.
-        if self._open.values and self.pending <= self.pinned:
-            self.close_idle()
+        if self._open.values and self.pending <= self.pinned and not self.options.linger:
+            with self.lock:
+                if self.pending <= self.pinned:
+                    self.close_open()
 
     def close_idle(self) -> None:
         """Close the open batch if no batch is in flight."""

@@ -13,7 +13,7 @@ from tutti import limits
 from tutti.batching.encoder import Compression, drop_committed
 from tutti.batching.receipt import Batch, Failure, Resume
 from tutti.data.client_protocol import INLINE_BYTES_MAX, OFFSET_UNKNOWN, join_submit
-from tutti.data.frames.frame import STAGED, Buffer, Kind, unstamped_header
+from tutti.data.frames.frame import MAGIC, STAGED, VERSION, Buffer, Kind, pack_unstamped
 from tutti.data.frames.schema import compression_flags
 from tutti.errors import invariant
 
@@ -150,7 +150,9 @@ class Window:
         if batch.kind == _BATCH:
             # A batch from a spool has its own compression (`codec`), because an earlier run may have written it with other options.
             flags = self._flags if batch.codec == "" else compression_flags(batch.codec)
-        return unstamped_header(
+        return pack_unstamped(
+            MAGIC,
+            VERSION,
             batch.kind,
             flags,
             number,
@@ -168,12 +170,17 @@ class Window:
 
     def commit(self, first_sequence: int, count: int, offset: int) -> bool:
         """Record that a batch committed. Return False if no batch in flight has this sequence and count."""
-        batch = self._by_sequence.get(first_sequence)
+        batch, unanswered = self._by_sequence.get(first_sequence), self._unanswered
         # With another count, the receipt concerns a copy that was sent before `trim_below` removed records from the batch.
         if batch is None or batch.count - batch.trimmed != count:
             return False
         self._committed(batch, first_sequence + count - 1, offset)
-        self._drop_resolved()
+        # Most receipts concern the only batch in flight.
+        if len(unanswered) == 1:
+            unanswered.clear()
+            self.awaits_answer = False
+        else:
+            self._drop_resolved()
         return True
 
     def commit_upto(self, sequence: int) -> None:
@@ -273,7 +280,8 @@ class Window:
         if last_sequence > self.committed.sequence:
             oldest = self._unanswered[0] is batch
             progress = batch.progress or (self.committed.progress if oldest else self._progress_before(batch))
-            self.committed = Resume(last_sequence, progress)
+            # The constructor of a NamedTuple would take twice the time.
+            self.committed = tuple.__new__(Resume, (last_sequence, progress))
         del self._by_sequence[batch.first_sequence]
         self._bytes -= batch.size
         batch.offset, batch.resolved = offset, True

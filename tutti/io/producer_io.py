@@ -315,7 +315,8 @@ class ProducerIO:
             lanes.accumulator.uncork()
             self._update_connections(lanes)
         for connection in self._connections.values():
-            connection.send(now)
+            if connection.session.outbox or connection.session.drop:
+                connection.send(now)
 
     def _update_connections(self, lanes: UnorderedDelivery) -> None:
         """Keep one session connection for each current lane."""

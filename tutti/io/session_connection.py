@@ -12,7 +12,6 @@ from tutti.common.connection_log import ConnectionLog, Event
 from tutti.common.credentials import Credentials
 from tutti.common.gateway_url import Address
 from tutti.data.client_protocol import Bye, encode_control
-from tutti.data.frames.frame import Buffer
 from tutti.delivery.sender import Sender
 from tutti.delivery.session import State
 from tutti.errors import ConfigError, FormatError

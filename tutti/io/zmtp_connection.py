@@ -260,8 +260,9 @@ class ZmtpConnection:
         outgoing = self._outgoing
         if outgoing is None:
             return True  # the connection is broken, so the message is lost, and `next_event` returns DOWN
-        # With a queue, the socket is not writable, and epoll will report when it is.
-        if outgoing.bytes:
+        # While bytes are queued, the socket is not writable, and epoll will report when it is.
+        queued = outgoing.bytes
+        if queued:
             if len(outgoing) >= limits.CLIENT_WINDOW_FRAMES:
                 return False
             outgoing.append(encode_message(parts))
@@ -345,7 +346,7 @@ class ZmtpConnection:
         self.readable, self.has_events = bool(self._received), bool(self._events)
 
     def handle(self, now: float) -> bytes | None:
-        """Handle what is due at `now`, as `wait(0.0)` does. Return a message that arrived alone; `receive` returns all other ones."""
+        """Handle what is due at `now`, as `wait(0.0)` does. Return a message that arrived alone; `receive` returns all others."""
         # Before the end of the handshake, `_keepalive_at` is 0.
         if self._mask != _READ or now >= self._keepalive_at:
             self.wait(0.0)

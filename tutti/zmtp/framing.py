@@ -61,8 +61,9 @@ class Rejected(HandshakeError):
 
 def frame(data: Buffer, flags: int = 0) -> bytes:
     """Return one frame for the wire."""
-    if not flags and len(data) <= SHORT_MAX:
-        return _SHORT_HEADERS[len(data)] + data
+    if not flags:
+        length = len(data)
+        return (_SHORT_HEADERS[length] if length <= SHORT_MAX else _LONG_HEAD.pack(LONG, length)) + data
     return b"".join((frame_header(len(data), flags), data))
 
 
