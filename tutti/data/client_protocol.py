@@ -30,9 +30,8 @@ from tutti.data.frames.frame import (
     Buffer,
     Frame,
     Kind,
-    decode_header,
+    decode_header_and_length,
     padded,
-    progress_length_at,
 )
 from tutti.errors import FormatError
 
@@ -43,16 +42,20 @@ INLINE_BYTES_MAX = 8192  # maximum size of a body in the first part; a larger bo
 OFFSET_UNKNOWN = -1  # offset in a receipt of a committed batch whose records were trimmed or have no consecutive offsets
 
 _SUBMIT = struct.Struct("<cBHI")
-_LONE_SUBMIT = struct.Struct("<cBHI4sBBHQQQQqqIIIHHIIIIII")  # the head of a submit message, and the header of its only frame
-_LONE_BATCH = INLINE, 1, MAGIC, VERSION, int(Kind.BATCH)
-_LONE_HEADS = {
+_SUBMIT_HEADS = {
     (unordered, mode): _SUBMIT.pack(SUBMIT_UNORDERED if unordered else SUBMIT, mode, 1, 0)
     for unordered in (False, True)
     for mode in (INLINE, PARTS)
 }
 _PADDING = tuple(map(bytes, range(8)))
-_ONE = (1).to_bytes(4, "little")
+# A submit message of one uncompressed batch begins with these bytes, up to and including the position in the frame header.
+_LONE_HEAD = struct.pack("<cBHI4sBBHQQ", SUBMIT, INLINE, 1, 0, MAGIC, VERSION, int(Kind.BATCH), 0, 0, 0)
+_LONE_FIELDS = struct.Struct("<QQqqIIIHHIIIIII")  # the rest of the frame header
+_LONE_FIELDS_AT = len(_LONE_HEAD)
+_LONE_BODY_AT = _LONE_FIELDS_AT + _LONE_FIELDS.size
+_BATCH = int(Kind.BATCH)
 _RECEIPTS = struct.Struct("<c3xI")
+_ONE = (1).to_bytes(4, "little")  # the row count of a lone receipt
 _LONE_RECEIPT = struct.Struct("<c3xIQQqII")
 _RECEIPT = struct.Struct("<QQqII")
 
@@ -412,8 +415,8 @@ def join_submit(headers: Sequence[bytes], contents: Sequence[Content], unordered
         body = content.body
         length = len(body)
         if length > INLINE_BYTES_MAX:
-            return [b"".join((_LONE_HEADS[unordered, PARTS], headers[0], content.progress)), body]
-        return [b"".join((_LONE_HEADS[unordered, INLINE], headers[0], content.progress, body, _PADDING[-length & 7]))]
+            return [b"".join((_SUBMIT_HEADS[unordered, PARTS], headers[0], content.progress)), body]
+        return [b"".join((_SUBMIT_HEADS[unordered, INLINE], headers[0], content.progress, body, _PADDING[-length & 7]))]
     form = SUBMIT_UNORDERED if unordered else SUBMIT
     inline = all(len(content.body) <= INLINE_BYTES_MAX for content in contents)
     first: list[Buffer] = [_SUBMIT.pack(form, INLINE if inline else PARTS, len(headers), 0), *headers]
@@ -433,20 +436,10 @@ def decode_lone_submit(data: Buffer) -> Frame | None:
     A client with one record in flight sends such messages. The length of a plain body is a multiple of 8, so the message has no
     padding. The body is copied, because a small copy is cheaper than a view.
     """
-    if not isinstance(data, bytes) or len(data) < _LONE_SUBMIT.size:
+    if data.__class__ is not bytes or data[:_LONE_FIELDS_AT] != _LONE_HEAD or len(data) < _LONE_BODY_AT:
         return None
     frame = Frame.__new__(Frame)
     (
-        _,
-        mode,
-        count,
-        _,
-        magic,
-        version,
-        frame.kind,
-        frame.flags,
-        frame.view,
-        frame.position,
         frame.producer,
         frame.first_sequence,
         frame.min_timestamp,
@@ -462,23 +455,14 @@ def decode_lone_submit(data: Buffer) -> Frame | None:
         zero,
         zero_too,
         frame.header_crc,
-    ) = _LONE_SUBMIT.unpack_from(data)
+    ) = _LONE_FIELDS.unpack_from(data, _LONE_FIELDS_AT)
     length = frame.body_length
-    if (
-        (mode, count, magic, version, frame.kind) != _LONE_BATCH
-        or frame.flags
-        or frame.view
-        or frame.position
-        or frame.origin
-        or progress_length
-        or zero
-        or zero_too
-        or length > INLINE_BYTES_MAX
-        or len(data) != _LONE_SUBMIT.size + length
-    ):
+    if frame.origin or progress_length or zero or zero_too or length > INLINE_BYTES_MAX or len(data) != _LONE_BODY_AT + length:
         return None
+    frame.kind = _BATCH
+    frame.flags = frame.view = frame.position = 0
     frame.header = frame.progress = b""
-    frame.body = data[_LONE_SUBMIT.size :]
+    frame.body = data[_LONE_BODY_AT:]
     return frame
 
 
@@ -496,16 +480,16 @@ def decode_submit(parts: Sequence[Buffer]) -> list[Frame]:
         raise FormatError(f"a submit message has mode {mode} and {count} frames: it needs mode 0 or 1, and at least one frame")
     if len(parts) != (1 if mode == INLINE else 1 + count):
         raise FormatError(f"a submit message of {count} frames in mode {mode} has the wrong number of parts, {len(parts)}")
-    frames = [decode_header(data, _SUBMIT.size + number * HEADER_SIZE) for number in range(count)]
+    headers = [decode_header_and_length(data, _SUBMIT.size + number * HEADER_SIZE) for number in range(count)]
     at = _SUBMIT.size + count * HEADER_SIZE
     view = memoryview(data)
-    for number, frame in enumerate(frames):
+    for frame, length in headers:
         if frame.kind not in SEQUENCED or frame.position or frame.view or frame.origin:
             raise FormatError(f"a submitted frame must be a batch without a position, not {frame!r}")
-        length = progress_length_at(data, _SUBMIT.size + number * HEADER_SIZE)
         if length:
             frame.progress = bytes(view[at : at + length])
             at += length
+    frames = [frame for frame, _ in headers]
     for number, frame in enumerate(frames):
         if mode == PARTS:
             frame.body = memoryview(parts[1 + number])

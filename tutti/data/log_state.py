@@ -176,11 +176,12 @@ class LogState(msgspec.Struct, kw_only=True):
         Raises:
             FormatError: a body does not match the kind of its frame.
         """
-        producers, topics, apply = self.producers, self.topics, self.apply
-        position, offset, tick_time = self.position, self.next_offset, self.tick_time
+        producer_of, topics, tick_time = self.producers.get, self.topics, self.tick_time
+        position, offset = self.position, self.next_offset
         offsets: list[int] = []
+        last: Frame | None = None  # the last frame that this method has applied itself, while `self` does not contain its end yet
         for frame in frames:
-            producer, topic = producers.get(frame.producer), topics.get(frame.topic)
+            producer, topic = producer_of(frame.producer), topics.get(frame.topic)
             # The condition holds for nearly all frames. `apply` handles the other frames and finds the reason of an error.
             # A lane has no topics, so its batches are among the other frames.
             if (
@@ -192,7 +193,7 @@ class LogState(msgspec.Struct, kw_only=True):
                 and frame.position == position + 1
                 and frame.epoch == producer.epoch
                 and frame.first_sequence == producer.sequence + 1
-                and frame.position not in aborted
+                and not (aborted and frame.position in aborted)
             ):
                 count = frame.count
                 producer.sequence += count
@@ -207,12 +208,20 @@ class LogState(msgspec.Struct, kw_only=True):
                 if frame.max_timestamp > topic.last_time:
                     topic.last_time = frame.max_timestamp
                 position += 1
-                self.dirty, self.chain = True, frame.header_crc
-                self.position, self.next_offset = position, offset
-            else:
-                offsets.append(apply(frame, frame.position in aborted))
-                position, offset, tick_time = self.position, self.next_offset, self.tick_time
+                last = frame
+                continue
+            if last is not None:
+                self._move_to(last, offset)
+                last = None
+            offsets.append(self.apply(frame, frame.position in aborted))
+            position, offset, tick_time = self.position, self.next_offset, self.tick_time
+        if last is not None:
+            self._move_to(last, offset)
         return tuple(offsets)
+
+    def _move_to(self, batch: Frame, next_offset: int) -> None:
+        self.position, self.chain = batch.position, batch.header_crc
+        self.next_offset, self.dirty = next_offset, True
 
     def _advance_producer(self, frame: Frame) -> None:
         """Advance the producer's entry to the last sequence of the frame.

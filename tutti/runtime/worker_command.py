@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import contextlib
-import gc
 import json
 import logging
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 from prometheus_client.registry import Collector
 
 from tutti.errors import ConfigError
+from tutti.runtime.garbage_collector import relaxed_gc
 from tutti.runtime.metrics_server import MetricsEndpoint
 
 
@@ -68,24 +68,6 @@ def run(
                 endpoint["metrics"] = stack.enter_context(MetricsEndpoint(metrics, collector, insecure=insecure))
             except ConfigError as error:
                 raise ConfigError(f"{file}: {error}" if file else str(error)) from error
-        stack.enter_context(_relaxed_gc())
+        stack.enter_context(relaxed_gc())
         worker.run(stop, lambda: print(json.dumps({"ready": True, **ready_fields, **endpoint}), flush=True))
     return 0
-
-
-@contextlib.contextmanager
-def _relaxed_gc() -> Iterator[None]:
-    """Reduce the work of Python's garbage collector: freeze the loaded objects and raise the thresholds.
-
-    Reference counting frees committed messages without the collector. With default thresholds, a full collection of 25 ms would
-    follow every few thousand messages.
-    """
-    before = gc.get_threshold()
-    gc.collect()
-    gc.freeze()
-    gc.set_threshold(100_000, 20, 20)
-    try:
-        yield
-    finally:
-        gc.set_threshold(*before)
-        gc.unfreeze()

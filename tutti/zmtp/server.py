@@ -12,13 +12,13 @@ import select
 import socket
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from tutti import limits
 from tutti.data.frames.frame import Buffer
 from tutti.errors import FormatError
 from tutti.zmtp.frame_reader import SCRATCH_BYTES, ConnectionEnded, FrameReader, MessageTooLarge
-from tutti.zmtp.framing import HANDSHAKE_BYTES_MAX, PING, EncodedMessage, NullHandshake, frame, pong
+from tutti.zmtp.framing import HANDSHAKE_BYTES_MAX, PING, SHORT_HEADERS, SHORT_MAX, EncodedMessage, NullHandshake, frame, pong
 from tutti.zmtp.listener import Acceptor
 from tutti.zmtp.server_connection import Connection, PortLimits
 
@@ -33,6 +33,21 @@ _REQUEUE_BYTES = 64 * limits.KIB
 _FRAMES_A_MESSAGE = 2
 _FRAMES_A_CONNECTION = 32  # smallest share of a connection in frames, because a read of fewer frames takes the same time
 _PING = EncodedMessage([PING], len(PING))
+
+
+class Message(NamedTuple):
+    """One message of a peer.
+
+    Attributes:
+        routing: routing id of the connection.
+        parts: the parts of the message. A message above the limits has none. For a large message of an unknown peer, the only part
+            is the first byte.
+        size: size of all parts in bytes.
+    """
+
+    routing: bytes
+    parts: list[Buffer]
+    size: int
 
 
 class SendResult(enum.Enum):
@@ -299,8 +314,8 @@ class Server:
 
     # Messages
 
-    def receive(self, messages_max: int, bytes_max: int) -> Iterator[tuple[bytes, list[Buffer], int]]:
-        """Yield received messages as (routing id, parts, size in bytes).
+    def receive(self, messages_max: int, bytes_max: int) -> Iterator[Message]:
+        """Yield received messages.
 
         Connections with data are read in turn, each up to its share while others wait. A message above the limits is yielded
         without parts. For a large message of an unknown peer, the only part is the first byte.
@@ -327,18 +342,18 @@ class Server:
                     length = len(lone)
                     size += length
                     frames_left -= _FRAMES_A_MESSAGE  # the message and its read
-                    yield connection.routing, [lone], length
+                    yield Message(connection.routing, [lone], length)
                     continue
                 # Each waiting connection gets an equal share of the frames, but at least enough to justify a system call.
                 for parts, length in reader.read(min(frames_left, max(frames_left // (1 + len(ready)), _FRAMES_A_CONNECTION))):
                     if not connection.active:
                         self._mark_active(connection)
-                    yield connection.routing, parts, length
+                    yield Message(connection.routing, parts, length)
             except BlockingIOError:
                 continue
             except MessageTooLarge as error:
                 self._close(connection)
-                yield connection.routing, [], error.size
+                yield Message(connection.routing, [], error.size)
                 continue
             except (OSError, ConnectionEnded, FormatError):
                 self._close(connection)
@@ -382,7 +397,8 @@ class Server:
             return SendResult.DISCONNECTED
         if connection.send_queue.bytes and len(connection.send_queue) >= self._limits.queued_max:
             return SendResult.FULL
-        encoded = frame(data)
+        length = len(data)
+        encoded = SHORT_HEADERS[length] + data if length <= SHORT_MAX else frame(data)
         # `_flush` also resumes a paused connection.
         if connection.reader is None or connection.awaits_writable or connection.broken or connection.paused:
             self._enqueue(connection, EncodedMessage([encoded], len(encoded)))

@@ -240,7 +240,9 @@ class Window:
 
     def reach(self, position: int) -> int:
         """Return the last position up to `position` at which the frontier may stop (protocol/atomic, A13)."""
-        moved = bool(self.barriers)
+        if not self.barriers:
+            return position
+        moved = True
         # The position before the range of one ABORT may be in the range of another ABORT, so the search repeats.
         while moved:
             moved = False

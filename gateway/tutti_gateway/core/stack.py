@@ -54,6 +54,28 @@ from tutti_gateway.core.random_source import RandomSource
 from tutti_gateway.core.view.phases import Phase
 from tutti_gateway.core.view.view_state import ViewState
 
+#: Events that a halted or stopped member handles too.
+_ALWAYS_HANDLED = frozenset(
+    {
+        Started,
+        Submitted,
+        SubmittedAlone,
+        SubmittedUnordered,
+        EpochAsked,
+        TopicAsked,
+        OffsetsAsked,
+        ForgetAsked,
+        ReadIndexAsked,
+        SessionClosed,
+        RosterAsked,
+        RosterForced,
+        TimeAdvanced,
+        WriteFailed,
+        LeaveAsked,
+        Several,
+    }
+)
+
 
 class Stack:
     """The protocol stack of one member of the group.
@@ -98,8 +120,12 @@ class Stack:
         if layers is None:
             layers = self._start(event)
         else:
-            self._handlers[type(event)](event)
-        self._handle_own(layers)
+            kind = type(event)
+            # A halted or stopped member still refuses client requests, and can stop.
+            if self._view_state.active or kind in _ALWAYS_HANDLED:
+                self._handlers[kind](event)
+        if outbox.local:
+            self._handle_own(layers)
         # All events of a step share one write and one message to each member, which makes small batches cheap (lifecycle, L4).
         layers.end_of_step()
         actions = outbox.drain(self._wake_us(layers))
@@ -113,21 +139,22 @@ class Stack:
             layers.inbound.on_message(me, local.popleft())
 
     def _several(self, event: Several) -> None:
-        layers, handlers = self.layers, self._handlers
+        layers, local = self.layers, self._outbox.local
         order = layers.order
         for one in event.events:
             if not groupable(one):
                 # Only events that cannot end the view may share a step.
                 raise InvariantViolated(f"{type(one).__name__} must not be part of Several: it needs a separate step")
-            if isinstance(one, Submitted | SubmittedAlone):
-                order.submit(
-                    one if isinstance(one, Submitted) else submitted(one.session, one.frames)
-                )  # the next call of `flush` forwards the batches of all sessions together
-                continue
-            order.forward.flush()
-            handlers[Received](one)
-            # As in separate steps, this member handles its messages to itself before the next event.
-            self._handle_own(layers)
+            if isinstance(one, Received):
+                order.forward.flush()
+                if self._view_state.active:
+                    layers.inbound.on_received(one)
+                # As in separate steps, this member handles its messages to itself before the next event.
+                if local:
+                    self._handle_own(layers)
+            else:
+                # The next call of `flush` forwards the batches of all sessions together.
+                order.submit(one if isinstance(one, Submitted) else submitted(one.session, one.frames))
         order.forward.flush()
 
     def _start(self, event: Event) -> Layers:
@@ -140,7 +167,6 @@ class Stack:
         )
         order, flush = layers.order, layers.flush
         self._handlers = {
-            # The handlers without `_while_active` run in a halted member too, so that it refuses client requests and can stop.
             Started: _again,
             Submitted: order.on_submitted,
             SubmittedAlone: lambda event: order.on_submitted(submitted(event.session, event.frames)),
@@ -153,33 +179,24 @@ class Stack:
             SessionClosed: layers.on_session_closed,
             RosterAsked: layers.changes.on_request,
             RosterForced: layers.force.on_request,
-            Received: self._while_active(layers.inbound.on_received),
-            LinkChanged: self._while_active(layers.membership.on_link),
-            LogRead: self._while_active(layers.on_log_read),
-            SnapshotRead: self._while_active(flush.server.on_snapshot_read),
-            LogCorrupt: self._while_active(flush.log_repair.on_corrupt),
-            Persisted: self._while_active(layers.on_persisted),
-            LanePersisted: self._while_active(lambda event: layers.lanes.persisted(event.token)),
-            LaneRead: self._while_active(layers.lanes.read),
-            LaneCorrupt: self._while_active(layers.lanes.on_corrupt),
+            Received: layers.inbound.on_received,
+            LinkChanged: layers.membership.on_link,
+            LogRead: layers.on_log_read,
+            SnapshotRead: flush.server.on_snapshot_read,
+            LogCorrupt: flush.log_repair.on_corrupt,
+            Persisted: layers.on_persisted,
+            LanePersisted: lambda event: layers.lanes.persisted(event.token),
+            LaneRead: layers.lanes.read,
+            LaneCorrupt: layers.lanes.on_corrupt,
             TimeAdvanced: self._on_time,
-            SpaceChanged: self._while_active(layers.on_space),
-            TrimProposed: self._while_active(layers.on_trim_proposed),
+            SpaceChanged: layers.on_space,
+            TrimProposed: layers.on_trim_proposed,
             WriteFailed: lambda event: flush.on_failed(event.reason),
             LeaveAsked: lambda event: layers.membership.leave(),
             Several: self._several,
         }
         layers.start(event)
         return layers
-
-    def _while_active(self, handler: Callable[[Any], None]) -> Callable[[Any], None]:
-        """Wrap a handler so that it runs only while this member has neither halted nor stopped."""
-
-        def guarded(event: Event) -> None:
-            if self._view_state.active:
-                handler(event)
-
-        return guarded
 
     def _on_time(self, event: TimeAdvanced) -> None:
         self._outbox.timer_fired()

@@ -54,6 +54,7 @@ from tutti_gateway.core.protocol.events import (
     Event,
     LeaveAsked,
     Persisted,
+    Received,
     Recovered,
     SpaceChanged,
     Started,
@@ -155,6 +156,7 @@ class Driver:
         self._voted, self._decided = ArrivalTimes(), ArrivalTimes()  # start times for `vote_us` and `decide_us`
         self._now = clock.now()  # all events of an iteration have the same time
         self._timer_us: int | None = None
+        self._messages_us = 0  # time at which the client port was last drained
         self._closing: list[Session] = []
         self.view: ViewInstalled | None = None
         self._last_members: tuple[int, ...] = ()  # gateway numbers of the last view, for the log line about the next one
@@ -197,7 +199,7 @@ class Driver:
     @property
     def undecided_frames(self) -> int:
         """The number of frames that are queued or written but not decided."""
-        return len(self._in_flight)
+        return self._in_flight.frames
 
     @property
     def undecided_bytes(self) -> int:
@@ -212,10 +214,19 @@ class Driver:
         """
         ordered, unordered = self._lookups
         in_flight = self._in_flight
-        return ordered.waiting + unordered.waiting < limits.LOOKUPS_MAX and (
-            bool(self.halted)
-            or (in_flight.bytes < self._undecided_bytes_max and len(in_flight) < limits.BATCH_UNDECIDED_FRAMES_MAX)
-        )
+        free = in_flight.bytes < self._undecided_bytes_max and in_flight.frames < limits.BATCH_UNDECIDED_FRAMES_MAX
+        return (free or bool(self.halted)) and ordered.waiting + unordered.waiting < limits.LOOKUPS_MAX
+
+    def hold_us(self) -> int:
+        """Return the microseconds for which client messages stay in their sockets. Return 0 if the loop drains the port now.
+
+        Each group of frames costs each member a fixed time. While small groups are undecided, messages therefore wait for each
+        other, and then share a group. The time limit keeps the wait short if the decision takes long.
+        """
+        in_flight = self._in_flight
+        if in_flight.groups < limits.HOLD_GROUPS or in_flight.bytes > limits.HOLD_BYTES_MAX:
+            return 0
+        return max(0, self._messages_us + limits.HOLD_US - self._clock.mono_us())
 
     def may_read(self, routing: bytes) -> bool:
         """True if the client port may read a connection: the batches that wait for a quota are below their memory limits."""
@@ -226,9 +237,11 @@ class Driver:
     def wait_us(self) -> int:
         """Return the microseconds until the next timer, or until the next waiting batch is due, at most the poll interval."""
         # A due batch must not end the sleep while the port is not drained, because the loop would spin without progress.
-        due_us = self._quotas.next_us() if self._quotas.waiting and self.accepts_messages else None
-        if due_us is None or (self._timer_us is not None and self._timer_us < due_us):
-            due_us = self._timer_us
+        due_us = self._timer_us
+        if self._quotas.waiting and self.accepts_messages:
+            quota_us = self._quotas.next_us()
+            if due_us is None or (quota_us is not None and quota_us < due_us):
+                due_us = quota_us
         if due_us is None:
             return common_limits.POLL_US_MAX
         return min(common_limits.POLL_US_MAX, max(0, due_us - self._clock.mono_us()))
@@ -260,7 +273,9 @@ class Driver:
         now = self._now = self._clock.now()
         events: list[Event] = []
         for item in inputs:
-            if isinstance(item, LocatedDuplicates):
+            if type(item) is Received:  # the most frequent input
+                events.append(item)
+            elif isinstance(item, LocatedDuplicates):
                 self.replies.add(item.session, item.answers)
             elif isinstance(item, StatusRequest):
                 # The status must include the events that arrived before the request.
@@ -287,6 +302,7 @@ class Driver:
             self._timer_us = None  # cleared before the step, which may set the next timer
             self._step(TimeAdvanced())
         if messages:
+            self._messages_us = now.mono_us
             for event in self._request_handler.receive(messages, now.mono_us):
                 self._step(event)
         if self._quotas.waiting and self.accepts_messages:
@@ -331,7 +347,9 @@ class Driver:
             self._execute(self._next.popleft())
 
     def _step_each(self, events: Sequence[Event]) -> None:
-        for event in group_events(events) if len(events) > 1 else events:
+        if len(events) > 1:
+            events = group_events(events)
+        for event in events:
             self._step(event)
 
     def _execute(self, event: Event) -> None:
@@ -339,10 +357,14 @@ class Driver:
         # Batches are tracked before the step, because the step may already answer them.
         if isinstance(event, SubmittedUnordered):
             self._unordered_in_flight.track(event.frames, self._now.mono_us)
-        handlers = self._handlers
+        handlers, pending = self._handlers, self.replies.pending
+        plain = not self._fences.waiting and not self._unordered_in_flight.arrived_us
         for action in self._stack.step(event, self._now):
-            # An action without a handler raises KeyError and ends the process, because a lost action could lose a record.
-            handlers[type(action)](action)
+            if plain and isinstance(action, Reply):  # the most frequent action
+                pending[action.session].extend(action.answers)
+            else:
+                # An action without a handler raises KeyError and ends the process, because a lost action could lose a record.
+                handlers[type(action)](action)
 
     @cached_property
     def _handlers(self) -> dict[type, Callable[[Any], None]]:
@@ -400,10 +422,6 @@ class Driver:
         return lambda action: self._disk_actions.append((put, action))
 
     def _reply(self, action: Reply) -> None:
-        # Only answers to unordered batches and to fences need more than this.
-        if not self._fences.waiting and not self._unordered_in_flight.arrived_us:
-            self.replies.add(action.session, action.answers)
-            return
         session = self.sessions.get(action.session)
         if session is not None and session.form == SUBMIT_UNORDERED:
             self._committed_unordered += self._unordered_in_flight.pop_answered(action.answers)

@@ -13,6 +13,7 @@ import os
 import sys
 from pathlib import Path
 
+from tutti.runtime.garbage_collector import relaxed_gc
 from tutti.runtime.reserved_fds import raise_limit
 from tutti_gateway.config import Address, Config
 from tutti_gateway.core import limits
@@ -66,6 +67,7 @@ def run(config: Config, record: str = "") -> int:
         # Python's default switch interval of 5 ms is longer than ten commits take, so waiting threads would delay each commit.
         sys.setswitchinterval(limits.SWITCH_INTERVAL_US / US)
         gateway.handle_signals()
+        opened.enter_context(relaxed_gc())
         return gateway.run()
 
 

@@ -21,7 +21,7 @@ from collections.abc import Sequence
 import msgspec
 
 from tutti import limits as common_limits
-from tutti.data.frames.frame import CRC_COPY_BELOW, HEADER_SIZE, Buffer, Frame, decode_header, padded, progress_length_at
+from tutti.data.frames.frame import CRC_COPY_BELOW, HEADER_SIZE, Buffer, Frame, decode_header_and_length, padded
 from tutti.errors import FormatError
 from tutti_gateway.core import limits
 from tutti_gateway.core.protocol.messages import Fetched, Forward, LaneFetched, LaneTail, Message, Order, Post, Repair
@@ -156,8 +156,7 @@ def _frames(parts: Sequence[Buffer], offset: int, count: int, joined_max: int) -
     frames = []
     separate = 0
     for _ in range(count):
-        frame = decode_header(data, offset)
-        length = progress_length_at(data, offset)
+        frame, length = decode_header_and_length(data, offset)
         offset += HEADER_SIZE
         if length:
             frame.progress = bytes(view[offset : offset + length])
@@ -168,8 +167,7 @@ def _frames(parts: Sequence[Buffer], offset: int, count: int, joined_max: int) -
             frame.body = memoryview(parts[separate]) if separate < len(parts) else b""  # the check below detects a missing part
         else:
             # The CRC library takes bytes, so a copy of a small body is cheaper than a view.
-            body = view[offset : offset + size]
-            frame.body = bytes(body) if size < CRC_COPY_BELOW else body
+            frame.body = bytes(data[offset : offset + size]) if size < CRC_COPY_BELOW else view[offset : offset + size]
             offset += (size + 7) & ~7
         if len(frame.progress) != length or len(frame.body) != size:
             raise FormatError(f"the body of position {frame.position} has {len(frame.body)} bytes, not {size}")

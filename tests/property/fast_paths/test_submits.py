@@ -113,7 +113,7 @@ def changed(data: bytes, chance: Random) -> bytes:
 
 
 def general(data: bytes) -> Frame | None:
-    """The batch that the general path accepts, if the message is one plain batch in one part."""
+    """The batch that the general path accepts, if the message is one plain batch in one part, with the reserved bytes zero."""
     try:
         frames = decode_submit([data])
     except FormatError:
@@ -123,7 +123,7 @@ def general(data: bytes) -> Frame | None:
         return None
     frame = good[0]
     plain = frame.kind == Kind.BATCH and not frame.flags and not frame.progress and frame.body_length <= INLINE_BYTES_MAX
-    return frame if plain and check_plain(frame) else None
+    return frame if plain and data[:1] == SUBMIT and not any(data[4:8]) and check_plain(frame) else None
 
 
 def fields(frame: Frame | None) -> dict[str, object] | None:

@@ -99,7 +99,7 @@ ATOMIC = (
         "abort-barrier",
         "4.4",
         "once an ABORT is ordered no decision stops between the batch and it",
-        [Edit(Window, "reach", "moved = bool(self.barriers)", "moved = False")],
+        [Edit(Window, "reach", "moved = True\n", "moved = False\n")],
         LOW,
     ),
     Mutant(

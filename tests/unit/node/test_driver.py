@@ -219,6 +219,38 @@ def test_the_port_is_not_drained_above_the_bounds() -> None:
     assert not takes(bench)
 
 
+def test_messages_wait_a_short_time_for_each_other_while_small_groups_are_undecided() -> None:
+    bench = Bench()
+    bench.hello()
+    frames = [placed(batch_frame(), position) for position in (1, 2)]
+    bench.answers = {Submitted: [Persist(1, (frames[0],))]}
+    bench.say(submit(A, batch_frame()))
+    assert bench.driver.hold_us() == 0  # one group is undecided: the next one is on its way meanwhile
+    bench.answers = {Submitted: [Persist(2, (frames[1],))], Persisted: [Deliver((frames[0],), (0,), frozenset(), 1)]}
+    bench.say(submit(A, batch_frame()))
+    assert bench.driver.hold_us() == limits.HOLD_US
+    bench.clock.time_us += limits.HOLD_US - 1
+    assert bench.driver.hold_us() == 1
+    bench.clock.time_us += 1
+    assert bench.driver.hold_us() == 0
+    bench.say(control(A, Hello(PROTOCOL, "test", token())))
+    assert bench.driver.hold_us() == limits.HOLD_US  # the time counts from the last messages, so they are read again and again
+    bench.happen(Persisted(1))
+    assert bench.driver.hold_us() == 0
+
+
+def test_messages_do_not_wait_for_each_other_if_the_undecided_groups_are_large() -> None:
+    bench = Bench()
+    bench.hello()
+    size = limits.HOLD_BYTES_MAX // 2
+    frames = [placed(batch_frame([bytes(size)]), position) for position in (1, 2)]
+    for token_, frame in enumerate(frames, 1):
+        bench.answers = {Submitted: [Persist(token_, (frame,))]}
+        bench.say(submit(A, batch_frame()))
+        assert bench.driver.undecided_frames == token_
+    assert bench.driver.hold_us() == 0
+
+
 def test_requests_are_bounded_for_each_client_and_freed_by_answers() -> None:
     bench = Bench()
     bench.hello()

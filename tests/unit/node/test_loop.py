@@ -170,3 +170,18 @@ def test_answers_that_wait_leave_while_the_intake_is_closed(bench: Bench) -> Non
         while left:
             left -= len(reader.recv(min(left, 1 << 20)))
         assert bench.lookups.queued
+
+
+def test_a_hold_leaves_client_messages_in_the_sockets_and_ends_without_further_input(
+    bench: Bench, client: zmq.Socket[bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert hello(client)
+    left_us = [1000]
+    monkeypatch.setattr(bench.loop._driver, "hold_us", lambda: left_us[0])
+    bench.inbox.wake()
+    turns = bench.turns
+    wait_for(lambda: bench.turns > turns + 1)  # from now on, the loop sees the hold
+    client.send(encode_control(Hello(PROTOCOL, "test", token())))
+    assert not client.poll(200)
+    left_us[0] = 0
+    assert client.poll(5000)

@@ -109,6 +109,7 @@ class Flag(enum.IntFlag):
 CODEC_FLAGS = int(Flag.LZ4 | Flag.ZSTD)
 STAGED = int(Flag.STAGED)
 KNOWN_FLAGS = CODEC_FLAGS | STAGED
+_UNKNOWN_FLAGS = ~KNOWN_FLAGS
 
 
 def crc32c(data: Buffer, seed: int = 0) -> int:
@@ -346,25 +347,21 @@ def decode_header(data: Buffer, at: int = 0) -> Frame:
     Raises:
         FormatError: the bytes are not a header with a known version and kind.
     """
+    return decode_header_and_length(data, at)[0]
+
+
+def decode_header_and_length(data: Buffer, at: int = 0) -> tuple[Frame, int]:
+    """Decode the header as `decode_header` does. Return the frame, and the length of the progress.
+
+    Raises:
+        FormatError: the bytes are not a header with a known version and kind.
+    """
     if len(data) < at + HEADER_SIZE:
         raise FormatError(f"a frame header needs {HEADER_SIZE} bytes, but only {max(0, len(data) - at)} are left")
-    fields = _HEADER.unpack_from(data, at)
-    if fields[0] != MAGIC:
-        raise FormatError(f"no frame begins here, because the magic number is {fields[0]!r} instead of {MAGIC!r}")
-    if fields[1] != VERSION:
-        raise FormatError(
-            f"frame version {fields[1]} is not supported (this release supports version {VERSION}): use a newer release"
-        )
-    if fields[2] not in KINDS:
-        raise FormatError(f"frame kind {fields[2]} is not supported by this release: use a newer release")
-    if fields[3] & ~KNOWN_FLAGS or fields[18] or fields[19]:
-        raise FormatError(f"reserved bits are set in the header (flags {fields[3]:#x})")
-    if fields[14] > PROGRESS_BYTES_MAX:
-        raise FormatError(f"progress of {fields[14]} bytes is over the limit of {PROGRESS_BYTES_MAX}")
     frame = Frame.__new__(Frame)
     (
-        _,
-        _,
+        magic,
+        version,
         frame.kind,
         frame.flags,
         frame.view,
@@ -377,18 +374,30 @@ def decode_header(data: Buffer, at: int = 0) -> Frame:
         frame.count,
         frame.topic,
         frame.origin,
-        _,
+        progress_length,
         frame.body_length,
         frame.raw_length,
         frame.body_crc,
-        _,
-        _,
+        zero,
+        zero_too,
         frame.header_crc,
-    ) = fields
+    ) = _HEADER.unpack_from(data, at)
+    if magic != MAGIC:
+        raise FormatError(f"no frame begins here, because the magic number is {magic!r} instead of {MAGIC!r}")
+    if version != VERSION:
+        raise FormatError(
+            f"frame version {version} is not supported (this release supports version {VERSION}): use a newer release"
+        )
+    if frame.kind not in KINDS:
+        raise FormatError(f"frame kind {frame.kind} is not supported by this release: use a newer release")
+    if frame.flags & _UNKNOWN_FLAGS or zero or zero_too:
+        raise FormatError(f"reserved bits are set in the header (flags {frame.flags:#x})")
+    if progress_length > PROGRESS_BYTES_MAX:
+        raise FormatError(f"progress of {progress_length} bytes is over the limit of {PROGRESS_BYTES_MAX}")
     frame.header = bytes(data[at : at + HEADER_SIZE]) if frame.position else b""
     frame.progress = b""
     frame.body = b""
-    return frame
+    return frame, progress_length
 
 
 def progress_length_at(data: Buffer, at: int = 0) -> int:
@@ -417,8 +426,7 @@ def decode_frame(data: Buffer, at: int = 0) -> Frame:
     Raises:
         FormatError: the bytes are not a header with a known version and kind, or `data` ends inside the frame.
     """
-    frame = decode_header(data, at)
-    length = progress_length_at(data, at)
+    frame, length = decode_header_and_length(data, at)
     body_at = at + HEADER_SIZE + padded(length)
     if body_at + frame.body_length > len(data):
         raise FormatError(f"the frame at byte {at} needs {body_at + frame.body_length - at} bytes, but {len(data) - at} are left")

@@ -269,7 +269,12 @@ def check_plain(frame: Frame) -> Layout | None:
     the header. If the function returns None, the body can still be valid, but only Arrow can check it.
     """
     body, count = frame.body, frame.count
-    layout = None if frame.flags & CODEC_FLAGS else plain_layout(body, count)
+    if frame.flags & CODEC_FLAGS:
+        return None
+    # The metadata of most bodies are known, which saves the call.
+    layout = _checked.get(bytes(body[:_METADATA_BYTES]))
+    if layout is None or layout.records != count or layout.end != len(body):
+        layout = plain_layout(body, count)
     if layout is None or layout.raw_length != frame.raw_length:
         return None
     if count == 1:  # the most frequent body

@@ -232,9 +232,9 @@ class Atomic:
             ballot.report_space(sender, message.low)
             self._above.space_freed()
         # The frontier must not stop between a batch and its ABORT (atomic, A13), and must not stop before the VIEW frame (A6).
-        confirmed = window.reach(ballot.all_yes)
-        if confirmed > window.frontier and 0 < self._view_position <= confirmed:
-            self.decisions.announce(confirmed, islice(window.frames, confirmed - window.frontier))
+        confirmed, frontier = window.reach(ballot.all_yes), window.frontier
+        if confirmed > frontier and 0 < self._view_position <= confirmed:
+            self.decisions.announce(confirmed, islice(window.frames, confirmed - frontier))
         elif again and sender != self._view_state.me:
             # A member repeats its vote if it has not received the decision, so the coordinator sends the decision again.
             self._outbox.send(sender, Confirm(message.view, window.frontier))

@@ -25,10 +25,12 @@ from tutti.data.frames.bodies import (
     ViewBody,
     decode_body,
 )
-from tutti.data.frames.frame import SEQUENCED, Frame, Kind
+from tutti.data.frames.frame import SEQUENCED, STAGED, Frame, Kind
 from tutti.data.log_state import LogState, Staged, staged_of
 from tutti.errors import FormatError, InvariantViolated
 from tutti_gateway.core import limits
+
+_BATCH = int(Kind.BATCH)
 
 
 class LineState(enum.Enum):
@@ -185,7 +187,9 @@ class ReceivedTable:
         if frame.kind not in SEQUENCED:
             _APPLY[frame.kind](self, frame)
             return
-        line = (not self.forgotten and self.lines.get(frame.producer)) or self._known(frame)
+        line = (not self.forgotten and self.lines.get(frame.producer)) or self.line(frame.producer)
+        if line is None:
+            raise _unknown_producer(frame)
         if (
             line.state is LineState.CLOSED
             or line.epoch != frame.epoch
@@ -201,7 +205,7 @@ class ReceivedTable:
             line.on(LineInput.BATCH)
         self.lines[line.number] = line
         line.extend(frame)
-        if frame.transactional:
+        if frame.kind != _BATCH or frame.flags & STAGED:
             self.stage(frame)
         else:
             self.dirty = True
@@ -352,7 +356,7 @@ class ReceivedTable:
     def _known(self, frame: Frame) -> ProducerLine:
         line = self.line(frame.producer)
         if line is None:
-            raise FormatError(f"{frame!r} belongs to a producer that is not in the log")
+            raise _unknown_producer(frame)
         return line
 
     def _epoch(self, frame: Frame) -> None:
@@ -408,6 +412,10 @@ _APPLY: dict[int, Callable[[ReceivedTable, Frame], None]] = {
     Kind.OFFSETS: ReceivedTable._offsets,
 }
 _LOG_BYTES = 16  # bytes of a log's uuid
+
+
+def _unknown_producer(frame: Frame) -> FormatError:
+    return FormatError(f"{frame!r} belongs to a producer that is not in the log")
 
 
 def _follows(condition: object, text: str) -> None:

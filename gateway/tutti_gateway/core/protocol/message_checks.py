@@ -14,7 +14,7 @@ from typing import Any
 from tutti import limits as common_limits
 from tutti.data.frames.frame import HEADER_SIZE, SEQUENCED, Frame
 from tutti.data.names import NAME_BYTES_MAX, NAMELESS
-from tutti.data.view_id import coordinator_of, counter_of, view_text
+from tutti.data.view_id import coordinator_of, counter_of, view_of, view_text
 from tutti_gateway.core import limits
 from tutti_gateway.core.protocol.messages import (
     Ask,
@@ -65,6 +65,7 @@ _FRAMES_MAX = common_limits.FRAMES_A_MESSAGE_MAX
 _CHANGES = ("add", "remove", "replace")
 _ID_BYTES = limits.ID_BYTES
 _CRC_MAX = 2**32 - 1
+_FIRST_VIEW = view_of(1, 0)  # every view id with a counter of at least 1 is above this number
 _LOW_MAX = limits.SPACE_CHARACTERS_MAX
 _NAME_MAX = NAME_BYTES_MAX + len(NAMELESS)
 
@@ -106,7 +107,7 @@ _NOTED: dict[type, Callable[[Any], int]] = {
 
 def _is_view(view: int) -> bool:
     """True if the number is a valid view id: it contains a counter and the number of the gateway that proposed the view."""
-    return counter_of(view) > 0 and view <= _VIEW_MAX and coordinator_of(view) > 0
+    return _FIRST_VIEW <= view <= _VIEW_MAX and coordinator_of(view) > 0
 
 
 def _view(view: int) -> str:

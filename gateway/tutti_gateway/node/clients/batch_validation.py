@@ -94,7 +94,7 @@ def lone_valid(frame: Frame) -> bool:
     if (
         not 1 <= frame.first_sequence <= SEQUENCE_MAX - count
         or not TIME_US_MIN <= frame.min_timestamp <= frame.max_timestamp <= TIME_US_MAX
-        or google_crc32c.extend(0, frame.body) != frame.body_crc
+        or google_crc32c.value(frame.body) != frame.body_crc
     ):
         return False
     # A layout exists only for at least one record. The body is small, so no record in it exceeds the limit of a record.

@@ -30,25 +30,28 @@ class OrderedInFlight:
 
     Attributes:
         decided: last decided position.
+        frames: number of the frames after `decided`.
         bytes: total size of the frames after `decided`.
     """
 
     def __init__(self) -> None:
         """Begin with no undecided frames."""
         self.decided = 0
-        self.bytes = 0
+        self.frames = self.bytes = 0
         self._sizes: deque[int] = deque()  # the size of each frame after `decided`
         self._flights: deque[_Flight] = deque()
         self._unvoted: deque[_Flight] = deque()  # flights that are not durable here yet
 
-    def __len__(self) -> int:
-        """Return the number of undecided frames."""
-        return len(self._sizes)
+    @property
+    def groups(self) -> int:
+        """The number of undecided Persists with batches."""
+        return len(self._flights)
 
     def add(self, frames: Sequence[Frame]) -> None:
         """Add the next frames of the log, which this gateway writes now or found at the start."""
         sizes = sizes_of(frames)
         self._sizes.extend(sizes)
+        self.frames += len(sizes)
         self.bytes += sum(sizes)
 
     def track(self, frames: Sequence[Frame], token: int, now_us: int) -> None:
@@ -73,6 +76,7 @@ class OrderedInFlight:
         # Undecided bytes shrink too, because the loop does not drain the client port above their limit.
         while self._sizes and self.decided + len(self._sizes) > position:
             self.bytes -= self._sizes.pop()
+            self.frames -= 1
         for flights in (self._flights, self._unvoted):
             while flights and flights[-1].last > position:
                 flights.pop()
@@ -82,12 +86,14 @@ class OrderedInFlight:
         self._sizes.clear()
         self._flights.clear()
         self._unvoted.clear()
-        self.bytes, self.decided = 0, position
+        self.frames = self.bytes = 0
+        self.decided = position
 
     def pop_decided(self, frames: Sequence[Frame]) -> tuple[ArrivalTimes, ArrivalTimes]:
         """Remove the next frames, because they are decided. Return their arrival times and the times of this gateway's votes."""
         popleft = self._sizes.popleft
         self.bytes -= sum([popleft() for _ in frames])
+        self.frames -= len(frames)
         self.decided = last = frames[-1].position
         committed, voted = [], []
         while self._flights and self._flights[0].last <= last:

@@ -13,13 +13,12 @@ import errno
 import select
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from tutti import limits as common_limits
-from tutti.data.frames.frame import Buffer
 from tutti.errors import TuttiError
 from tutti.zmtp.listener import open_port
-from tutti.zmtp.server import SendResult, Server
+from tutti.zmtp.server import Message, SendResult, Server
 from tutti.zmtp.server_connection import PortLimits
 from tutti_gateway.core import limits
 from tutti_gateway.node.common.port_check import PortInUse, in_use_text
@@ -46,14 +45,6 @@ _LIMITS = PortLimits(
     heartbeat_us=limits.CONNECTION_BEAT_MS * _US_PER_MS,
     heartbeats_max=limits.CONNECTION_SILENT_MS_MAX // limits.CONNECTION_BEAT_MS,
 )
-
-
-class Message(NamedTuple):
-    """One message of a client. `parts` is empty if the message had too many parts or too many bytes."""
-
-    routing: bytes
-    parts: list[Buffer]
-    size: int
 
 
 def _clock_us() -> int:
@@ -140,8 +131,8 @@ class ClientPort:
         server.handle_events(self._epoll.poll(0))
         return [
             # An oversized message is returned without parts, which the handler answers with an error that has the limits.
-            Message(routing, parts if size <= common_limits.MESSAGE_BYTES_MAX else [], size)
-            for routing, parts, size in server.receive(messages_max, bytes_max)
+            message if message.size <= common_limits.MESSAGE_BYTES_MAX else message._replace(parts=[])
+            for message in server.receive(messages_max, bytes_max)
         ]
 
     def flush(self) -> None:

@@ -35,7 +35,11 @@ REQUEST_ANSWERS = (EpochOpened, EpochFenced, TopicOpened, Done, Denied, StatusAn
 
 
 class Replies:
-    """Collects the replies for each session during an iteration, and sends them at the end of the iteration."""
+    """Collects the replies for each session during an iteration, and sends them at the end of the iteration.
+
+    Attributes:
+        pending: the replies that `flush` will send, by session number.
+    """
 
     def __init__(
         self,
@@ -59,21 +63,21 @@ class Replies:
         self._lane_lookups = lane_lookups
         self._counters = counters
         self._on_disconnect = on_disconnect
-        self._pending: defaultdict[int, list[msgspec.Struct]] = defaultdict(list)
+        self.pending: defaultdict[int, list[msgspec.Struct]] = defaultdict(list)
 
     def add(self, session: int, answers: Iterable[Answer]) -> None:
         """Append replies for a session."""
-        self._pending[session].extend(answers)
+        self.pending[session].extend(answers)
 
     def add_one(self, session: int, message: msgspec.Struct) -> None:
         """Append one reply for a session. Unlike `add`, it also accepts replies that the core does not make, such as `Welcome`."""
-        self._pending[session].append(message)
+        self.pending[session].append(message)
 
     def flush(self) -> None:
         """Send the collected replies. No reply waits for a sync, because the stack emits a reply only after `Persisted`."""
-        if not self._pending:
+        if not self.pending:
             return
-        pending, self._pending = self._pending, defaultdict(list)
+        pending, self.pending = self.pending, defaultdict(list)
         get, send = self._sessions.get, self._clients.send
         for number, messages in pending.items():
             session = get(number)

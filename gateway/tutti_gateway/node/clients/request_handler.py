@@ -101,22 +101,22 @@ class RequestHandler:
         counters, on_message = self._counters, self._sessions.on_message
         for message in messages:
             routing, parts, size = message
-            kind = bytes(parts[0][:1]) if parts else b""
             session = on_message(routing, now_us)
+            # Most messages contain one plain batch. This branch makes all checks of such a batch, without the general path.
+            if session is not None and len(parts) == 1 and session.form != SUBMIT_UNORDERED:
+                lone = decode_lone_submit(parts[0])
+                if lone is not None and lone_valid(lone) and (self._authorizer is None or self._known(session, lone)):
+                    session.form = SUBMIT
+                    counters.bytes += size
+                    counters.frames += 1
+                    counters.frames_alone += 1
+                    counters.records += lone.count
+                    sessions.append(session.number)
+                    ordered.append(lone)
+                    continue
+            kind = bytes(parts[0][:1]) if parts else b""
             try:
                 if kind in _SUBMITS and session is not None:
-                    # Most messages contain one plain batch. This branch makes all checks of such a batch, without the general path.
-                    if kind == SUBMIT and session.form != SUBMIT_UNORDERED and len(parts) == 1:
-                        lone = decode_lone_submit(parts[0])
-                        if lone is not None and lone_valid(lone) and (self._authorizer is None or self._known(session, lone)):
-                            session.form = kind
-                            counters.bytes += size
-                            counters.frames += 1
-                            counters.frames_alone += 1
-                            counters.records += lone.count
-                            sessions.append(session.number)
-                            ordered.append(lone)
-                            continue
                     frames = decode_submit(parts)
                     _bind_form(session, kind)
                     counters.bytes += size

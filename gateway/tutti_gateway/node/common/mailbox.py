@@ -57,8 +57,8 @@ class Mailbox(Generic[Item]):
     def drain(self, items_max: int) -> list[Item]:
         """Return at most `items_max` items, in the order they were put, without waiting."""
         items = self._items  # deque operations are atomic, and only this thread removes items
-        if len(items) == 1:
-            return [items.popleft()]
+        if not items:
+            return []
         return [items.popleft() for _ in range(min(len(items), items_max))]
 
     def begin_sleep(self) -> bool:

@@ -19,6 +19,7 @@ from tutti.errors import FormatError, TuttiError
 from tutti.runtime.dns import Resolver
 from tutti.zmtp.frame_reader import ASSEMBLED_BYTES_MAX
 from tutti.zmtp.framing import EncodedMessage, encode_message
+from tutti.zmtp.server import Message as InboundMessage
 from tutti_gateway.core import limits
 from tutti_gateway.core.protocol.events import LinkChanged, Received
 from tutti_gateway.core.protocol.messages import Message
@@ -36,7 +37,7 @@ from tutti_gateway.transport.handshake import parse_introduction
 from tutti_gateway.transport.inbound_peers import InboundPeer, InboundPeers
 from tutti_gateway.transport.interface import Introduction, Trouble
 from tutti_gateway.transport.mesh.peer_state import LinkEvent, LinkEventKind, PeerLink
-from tutti_gateway.transport.mesh.socket_backend import PARTS_MAX, InboundMessage, SocketBackend
+from tutti_gateway.transport.mesh.socket_backend import PARTS_MAX, SocketBackend
 from tutti_gateway.transport.rate_limited_log import TroubleLog
 
 if TYPE_CHECKING:  # at run time, only gateways with keys import the cryptography

@@ -10,16 +10,15 @@ import contextlib
 import select
 import socket
 from collections.abc import Callable, Container, Iterator
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from tutti import limits as common_limits
-from tutti.data.frames.frame import Buffer
 from tutti.data.member_address import Address
 from tutti.errors import TuttiError
 from tutti.zmtp.frame_reader import SCRATCH_BYTES
 from tutti.zmtp.framing import NullHandshake
 from tutti.zmtp.listener import OUT_OF_RESOURCES, RAISE_LIMIT, open_port
-from tutti.zmtp.server import Server
+from tutti.zmtp.server import Message, Server
 from tutti.zmtp.server_connection import PortLimits
 from tutti_gateway.core import limits
 from tutti_gateway.transport.mesh.peer_state import LinkEvent, PeerLink
@@ -49,17 +48,6 @@ _LIMITS = PortLimits(
     heartbeats_max=limits.MESH_BEATS_SILENT_MAX,
 )
 _SEND_BUFFER_BYTES = 64 * common_limits.KIB  # small, because accepted connections send only refusals and PONGs
-
-
-class InboundMessage(NamedTuple):
-    """A received message: routing id of its connection, parts, bytes.
-
-    A message above the limits has no parts. For a large message of an unknown peer, the only part is the first byte.
-    """
-
-    routing: bytes
-    parts: list[Buffer]
-    size: int
 
 
 class SocketBackend:
@@ -152,8 +140,12 @@ class SocketBackend:
 
     def next_us(self) -> int | None:
         """Return the microseconds until the next deadline of a connection, or None if no connection has a deadline."""
-        deadlines = [connection.deadline_us for connection in self._connections if connection.deadline_us]
-        return max(0, min(deadlines) - self.clock_us()) if deadlines else None
+        due_us = 0
+        for connection in self._connections:
+            deadline_us = connection.deadline_us
+            if deadline_us and (not due_us or deadline_us < due_us):
+                due_us = deadline_us
+        return max(0, due_us - self.clock_us()) if due_us else None
 
     def tick(self) -> None:
         """Handle the deadlines of connections."""
@@ -191,12 +183,12 @@ class SocketBackend:
             self._server.handle_event(fd, mask)
         return events
 
-    def receive(self, messages_max: int, bytes_max: int) -> Iterator[InboundMessage]:
+    def receive(self, messages_max: int, bytes_max: int) -> Iterator[Message]:
         """Yield the messages that arrived before the last `poll`, up to about the limits. Connections take turns.
 
         The iterator is lazy, so the caller may answer a message or accept its sender before the next message is read.
         """
-        return map(InboundMessage._make, self._server.receive(messages_max, bytes_max))
+        return self._server.receive(messages_max, bytes_max)
 
     def gateway_of_key(self, routing: bytes) -> str | None:
         """Return the gateway whose key an accepted connection uses.

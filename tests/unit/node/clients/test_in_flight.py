@@ -54,7 +54,7 @@ def test_in_flight_bytes_are_those_written_and_neither_decided_nor_truncated(mov
             del log[max(decided, len(log) - move[1]) :]
             under_way.truncate(len(log))
             waits = [wait for wait in waits if wait[0] <= len(log)]
-        assert (len(under_way), under_way.bytes) == (len(log) - decided, sum(frame.size for frame in log[decided:]))
+        assert (under_way.frames, under_way.bytes) == (len(log) - decided, sum(frame.size for frame in log[decided:]))
 
 
 def test_truncated_frames_are_not_in_flight_and_reads_of_the_log_go_to_the_disk() -> None:
