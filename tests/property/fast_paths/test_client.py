@@ -230,7 +230,7 @@ def receipts_of(data: bytes) -> object:
         return str(error)
 
 
-@given(ROWS, st.sampled_from([None, 0, 1, 2, 257, 1 << 16, 1 << 24]), st.integers(-40, 40))
+@given(ROWS, st.sampled_from([None, 0, 1, 2, 257, 1 << 16, 1 << 24]), st.sampled_from([0, 0, 0, 1, 32, -1, -32, -40]))
 def test_receipts_are_decoded_as_their_length_and_number_say(rows: list[Committed], count: int | None, more: int) -> None:
     data = encode_receipts(rows)
     if count is not None:
