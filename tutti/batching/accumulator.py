@@ -185,9 +185,15 @@ class Accumulator:
             while True:
                 if self.stopped is not None:
                     self.check()
-                if self._open is not self._no_batch:
-                    receipt = self._try_append(topic, record, progress, on_delivery)
-                    if receipt is not None:
+                batch = self._open if self._appender is None else self._close_appender()
+                if batch is not self._no_batch:
+                    # The progress of a batch belongs to its last record, so a record without progress must not follow one with it.
+                    if batch.topic == topic and batch.free_bytes >= size and (progress or not batch.progress):
+                        try:
+                            receipt = batch.append(record, progress, on_delivery)
+                        except BaseException:
+                            batch.discard_partial()
+                            raise
                         break
                     self.close_open()
                 # A batch has a limit of bytes only, so the first record stands for the size of all records.
@@ -289,18 +295,6 @@ class Accumulator:
         # Raise a copy, because each raise would add a traceback to the one exception object.
         if self.stopped is not None:
             raise copy.copy(self.stopped)
-
-    def _try_append(self, topic: str, record: Record, progress: bytes, on_delivery: OnDelivery | None) -> Receipt | None:
-        """Append the record to the open batch; return None if the topic differs or the batch has no space. Called with the lock."""
-        batch = self._open if self._appender is None else self._close_appender()
-        # The progress of a batch belongs to its last record, so a record without progress must not follow one with progress.
-        if batch.topic != topic or batch.free_bytes < record.size or (batch.progress and not progress):
-            return None
-        try:
-            return batch.append(record, progress, on_delivery)
-        except BaseException:
-            batch.discard_partial()
-            raise
 
     def _close_appender(self) -> Batch:
         """Close the appender and return the open batch, for exclusive use by the caller. Called with the lock."""

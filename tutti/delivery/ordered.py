@@ -136,7 +136,8 @@ class OrderedDelivery(Sender):
         # A batch without a topic number delays all later batches, because sequences follow the order of `send()`.
         while queue and not (self._last_epoch and self._epoch_ends):
             batch = queue[0] if queue[0].body else source.head()
-            if batch is None or not window.has_capacity(batch):
+            # An empty window has capacity for any batch.
+            if batch is None or (window.bytes_in_flight and not window.has_capacity(batch)):
                 break
             if not self.session.topics.get(batch.topic) and not self.knows_topic(batch):
                 break
