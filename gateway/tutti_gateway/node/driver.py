@@ -275,6 +275,10 @@ class Driver:
         for item in inputs:
             if type(item) is Received:  # the most frequent input
                 events.append(item)
+            elif isinstance(item, Persisted):
+                # Vote times are stored before the step, because in a group of one the same step decides the frames.
+                self._voted += self._in_flight.pop_voted(item.token, now.mono_us)
+                events.append(item)
             elif isinstance(item, LocatedDuplicates):
                 self.replies.add(item.session, item.answers)
             elif isinstance(item, StatusRequest):
@@ -289,9 +293,6 @@ class Driver:
                     self.halted = item.reason  # set before the step, because a halted gateway drains its port to refuse requests
                 elif isinstance(item, SpaceChanged):
                     self.disk_low = item.reason if item.low else ""
-                elif isinstance(item, Persisted):
-                    # Vote times are stored before the step, because in a group of one the same step decides the frames.
-                    self._voted += self._in_flight.pop_voted(item.token, now.mono_us)
                 events.append(item)
         if inputs:
             self._step_each(events)
@@ -504,18 +505,21 @@ class Driver:
         self.replies.flush()
         while self._closing:
             self._step(self._request_handler.end(self._closing.pop().number))
-        for put, action in self._disk_actions:
-            put(action)
-        self._disk_actions.clear()
+        if self._disk_actions:
+            for put, action in self._disk_actions:
+                put(action)
+            self._disk_actions.clear()
         if self._committed_batches or self._committed_unordered or self._voted:
             self._measure()
         # No client waits for the index.
-        for run in self._delivered:
-            self._disk.deliver(run)
-        self._delivered.clear()
-        for lane_run in self._delivered_lanes:
-            self._lanes.deliver(lane_run)
-        self._delivered_lanes.clear()
+        if self._delivered:
+            for run in self._delivered:
+                self._disk.deliver(run)
+            self._delivered.clear()
+        if self._delivered_lanes:
+            for lane_run in self._delivered_lanes:
+                self._lanes.deliver(lane_run)
+            self._delivered_lanes.clear()
 
     def _measure(self) -> None:
         """Add the latencies of this iteration's batches to the histograms."""
@@ -527,6 +531,7 @@ class Driver:
             (self._voted, counters.vote_us),
             (self._decided, counters.decide_us),
         ):
-            for since_us, count in since:
-                histogram.add(now_us - since_us, count)
-            since.clear()
+            if since:
+                for since_us, count in since:
+                    histogram.add(now_us - since_us, count)
+                since.clear()

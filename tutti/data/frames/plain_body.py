@@ -284,14 +284,15 @@ def check_plain(frame: Frame) -> Layout | None:
         values = _ends(body, count, layout.value_offsets, layout.value_size)
     if not values or (layout.value_nulls and not _bits(body, count, layout.value_validity, layout.value_nulls)):
         return None
-    if not layout.key_size and body[layout.key_validity : layout.key_data] == (
+    # A memoryview compares item by item, so the ranges are compared as bytes.
+    if not layout.key_size and bytes(body[layout.key_validity : layout.key_data]) == (
         layout.no_keys or bytes(layout.key_data - layout.key_validity)
     ):
         keys = layout.key_nulls in (0, count)
     else:
         keys = _ends(body, count, layout.key_offsets, layout.key_size)
         keys = keys and (not layout.key_nulls or _bits(body, count, layout.key_validity, layout.key_nulls))
-    if not keys or body[layout.headers : layout.end] != (layout.no_headers or bytes(layout.end - layout.headers)):
+    if not keys or bytes(body[layout.headers : layout.end]) != (layout.no_headers or bytes(layout.end - layout.headers)):
         return None
     if count == 1:
         (low,) = _LONE_TIME.unpack_from(body, layout.times)
