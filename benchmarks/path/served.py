@@ -46,7 +46,8 @@ def threads(role: str, pid: int) -> Iterator[tuple[str, int, int]]:
             status = Path(f"{place}/status").read_text()
         except OSError:
             continue  # the thread has ended meanwhile
-        kind = "ZeroMQ" if name.startswith("ZMQ") else "main thread" if int(task) == pid else "other threads"
+        # A gateway's main thread only waits for the thread "loop"; in an older release the main thread runs the loop.
+        kind = "ZeroMQ" if name.startswith("ZMQ") else "main thread" if int(task) == pid or name == "loop" else "other threads"
         sleeps = int(next(line for line in status.splitlines() if line.startswith("voluntary")).split()[1])
         yield f"{role}, {kind}", cpu_ns, sleeps
 

@@ -305,6 +305,11 @@ PRODUCER_BYTES = 3 * KIB
 TOPIC_BYTES = 5 * KIB // 2  # memory of one topic in all tables and a snapshot; measured: 2.2 KiB
 TRIM_IDLE_US = 5_000_000  # time without messages after which free memory is returned to the system
 DISK_STOP_US_MAX = 10_000_000  # time for which a stopping process waits for a disk thread, because a disk may hang
+INLINE_FRAMES_MAX, INLINE_BYTES_MAX = 2, 16 * KIB  # largest group of frames that the socket thread writes and syncs itself
+INLINE_FAST_US = 2_000  # duration of a sync up to which the disk is fast enough for syncs in the socket thread
+# number of consecutive fast syncs before the socket thread syncs itself; with one slow sync in 100, it does so for half of them
+INLINE_FAST_SYNCS = 64
+INLINE_US_MAX = 20_000  # duration of a sync in the socket thread after which the disk thread takes the loop over
 LINGER_MS_MAX = 1_000  # time to send the last answers
 SWITCH_INTERVAL_US = 100  # interval of Python's thread switches; its default of 5 ms is longer than ten commits take
 MALLOC_MMAP_BYTES = 64 * MIB

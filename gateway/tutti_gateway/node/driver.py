@@ -506,6 +506,7 @@ class Driver:
         while self._closing:
             self._step(self._request_handler.end(self._closing.pop().number))
         if self._disk_actions:
+            self._disk.decided = self.position
             for put, action in self._disk_actions:
                 put(action)
             self._disk_actions.clear()

@@ -13,6 +13,7 @@ from tutti_gateway.core import limits
 from tutti_gateway.node.clients.port import ClientPort, Message
 from tutti_gateway.node.common import process_memory
 from tutti_gateway.node.common.mailbox import Mailbox
+from tutti_gateway.node.disk.log_thread import LogThread
 from tutti_gateway.node.driver import Driver, DriverInput
 from tutti_gateway.transport.interface import Transport
 
@@ -34,6 +35,7 @@ class Loop:
         beat: Callable[[int], None],
         log: FilteringBoundLogger,
         every_second: Callable[[], None] = lambda: None,
+        disk: LogThread | None = None,
     ) -> None:
         """Create the loop.
 
@@ -44,6 +46,7 @@ class Loop:
             beat: publishes the time (us) to readers, as this thread's heartbeat.
             log: receives messages for the operator.
             every_second: logs changes that the operator must know; called about once a second.
+            disk: the disk thread, if this loop may sync frames itself.
         """
         self._driver = driver
         self._port = port
@@ -52,6 +55,7 @@ class Loop:
         self._beat = beat
         self._log = log
         self._every_second = every_second
+        self._disk = disk
         self._transport_sockets = frozenset(transport.descriptors())
         # Above the limits of undecided work, the loop uses the second poller, which does not report new client messages.
         self._poller, self._poller_without_clients = select.poll(), select.poll()
@@ -65,11 +69,14 @@ class Loop:
         self._trimmed = False
         self._clients_closed = False  # True if the last call of `_free_memory` closed the client connections
 
-    def run(self, done: Callable[[], bool]) -> None:
-        """Run until `done`, which is called at least twice a second, returns True."""
-        driver, port, inbox, transport = self._driver, self._port, self._inbox, self._transport
+    def run(self, done: Callable[[], bool]) -> bool:
+        """Run until `done`, which is called at least twice a second, returns True. Return False if the disk thread has taken the
+        loop over, because a sync of this thread lasted too long.
+        """
+        driver, port, inbox, transport, disk = self._driver, self._port, self._inbox, self._transport, self._disk
         ready: Collection[int] = (port.fd, *self._transport_sockets)
         hold_us = 0
+        synced = False  # True from an inline sync until the next poll
         while not done():
             inputs = inbox.drain(limits.MAILBOX_DRAIN_ITEMS_MAX)
             # Messages of other gateways are always read, because their votes decide frames, which reopens the client port.
@@ -100,8 +107,19 @@ class Loop:
                 self._housekeeping_at = now
                 self._housekeeping(now)
                 wait_us = self._next_us()
+            # All sends have left and no object is half changed, so another thread could continue here if this sync stalls.
+            if disk is not None and disk.inline.due:
+                if not disk.sync_inline(not (inbox or port.unread or transport.unread)):
+                    return False
+                ready, synced = (), True  # the vote leaves before the next poll, because the coordinator waits for the vote
+                continue
             hold_us = driver.hold_us()
             ready = self._wait(driver.accepts_messages and not hold_us, min(wait_us, hold_us) if hold_us else wait_us)
+            if synced:
+                synced = False
+                if disk is not None and port.fd in ready:
+                    disk.inline.pause()  # the sync has delayed a client, so records arrive too fast for inline syncs
+        return True
 
     def _next_us(self) -> int:
         """Return the microseconds until the next timer of the driver or the transport."""

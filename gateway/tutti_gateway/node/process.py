@@ -47,6 +47,7 @@ from tutti_gateway.node.common.clock import Clock
 from tutti_gateway.node.common.counters import GatewayCounters
 from tutti_gateway.node.common.mailbox import Mailbox
 from tutti_gateway.node.common.security_watch import SecurityWatch
+from tutti_gateway.node.common.thread_names import name_thread
 from tutti_gateway.node.disk.lane_thread import LaneThread
 from tutti_gateway.node.disk.log_thread import LogThread
 from tutti_gateway.node.driver import Driver, DriverInput
@@ -113,6 +114,8 @@ class Gateway:
         self._log = log = logs.set_up(config.name, config.logging.level)
         self._inbox: Mailbox[DriverInput] = Mailbox()
         self._signals = self._waited_s = 0
+        self._loop_ended = threading.Event()
+        self._loop_error: BaseException | None = None
         self._disk_hangs = self._ready_printed = self._clock_apart = False
         self._stop_us = stop_us_max(config.timers.heartbeat_ms * US_PER_MS)
         self._stop_by = float("inf")
@@ -151,7 +154,10 @@ class Gateway:
             contextlib.closing(open_transport(config, self._directory.incarnation, release(), log, begun=bool(self._recovered.log)))
         )
         self._driver = self._make_driver(writer, lambda stack: self._wrapped(stack, record, opened))
-        self._loop = Loop(self._driver, self._port, self._transport, self._inbox, writer.heartbeat, log, self._log_changes)
+        self._loop = Loop(
+            self._driver, self._port, self._transport, self._inbox, writer.heartbeat, log, self._log_changes, self._disk
+        )
+        self._disk.run_loop = self._run_loop
         status_socket.open(
             self._inbox.put,
             self._disk.suspect,
@@ -313,8 +319,30 @@ class Gateway:
         self._driver.start(Started(identity, os.urandom(16), self._recovered))
         # In a new directory the log exists only now, so the reads process starts here; otherwise it is already running.
         self._reads.start()
-        self._loop.run(self._is_done)
+        # The main thread only waits, so that it handles signals at once while an inline sync stalls.
+        threading.Thread(target=self._run_socket_thread, name="loop", daemon=True).start()
+        # A signal that arrives just before the wait does not end it, so the wait has parts of half a second.
+        while not self._loop_ended.wait(common_limits.POLL_US_MAX / US):
+            pass
+        if self._loop_error is not None:
+            raise self._loop_error
         return self._end()
+
+    def _run_socket_thread(self) -> None:
+        name_thread("loop")
+        if not self._run_loop():
+            name_thread("disk")
+            self._disk.serve()
+
+    def _run_loop(self) -> bool:
+        """Run the loop in the calling thread. Return True at the end of the loop, and False if another thread has taken it over."""
+        try:
+            if not self._loop.run(self._is_done):
+                return False
+        except BaseException as error:  # noqa: BLE001 - the main thread raises the error, and the process ends
+            self._loop_error = error
+        self._loop_ended.set()
+        return True
 
     def _is_done(self) -> bool:
         """True if the loop must end. The loop calls this in each iteration."""

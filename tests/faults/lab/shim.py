@@ -8,10 +8,10 @@ import subprocess
 from pathlib import Path
 
 SOURCE = Path(__file__).with_name("shim.c")
-_CONTROL = struct.Struct("<qiiiiq")
+_CONTROL = struct.Struct("<qiiiiqi4x")
 _CLOCK = struct.Struct("<q")
 _NUMBER = struct.Struct("<i")
-_PLACES = {"sync_errno": 8, "write_errno": 12, "read_errno": 16, "sync_delay_us": 20}
+_PLACES = {"sync_errno": 8, "write_errno": 12, "read_errno": 16, "sync_delay_us": 20, "loop_delay_us": 32}
 _HITS = 24
 
 
@@ -38,7 +38,7 @@ class Shim:
         _CLOCK.pack_into(self._map, 0, int(seconds * 1e9))
 
     def set(self, what: str, number: int) -> None:
-        """Set `sync_errno`, `write_errno` or `read_errno` (0: they work) or `sync_delay_us`."""
+        """Set `sync_errno`, `write_errno` or `read_errno` (0: they work), `sync_delay_us` or `loop_delay_us`."""
         _NUMBER.pack_into(self._map, _PLACES[what], number)
 
     def calm(self) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import http.client
+import itertools
 import os
 import signal
 import socket
@@ -131,12 +132,14 @@ HANGING = """
 import os, sys, threading, time
 from tutti_gateway.config import load_config
 from tutti.log.files.storage import Storage
+from tutti_gateway.core import limits
 from tutti_gateway.node.main import run
 
+limits.INLINE_FAST_SYNCS, limits.INLINE_FAST_US = 2, 1_000_000
 sync = Storage.sync
 
 def hanging(self, fd):
-    if threading.current_thread().name == "disk" and os.path.exists(sys.argv[2]):
+    if threading.current_thread().name == sys.argv[4] and os.path.exists(sys.argv[2]):
         open(sys.argv[3], "w").close()
         time.sleep(600)
     sync(self, fd)
@@ -146,12 +149,15 @@ sys.exit(run(load_config(sys.argv[1])))
 """
 
 
-def test_a_second_signal_ends_it_though_its_disk_hangs_and_a_third_changes_nothing(tmp_path: Path) -> None:
+@pytest.mark.parametrize("thread", ["disk", "loop"])
+def test_a_second_signal_ends_it_though_its_disk_hangs_and_a_third_changes_nothing(tmp_path: Path, thread: str) -> None:
     gateway = GatewayProcess(tmp_path)
     hang, hanging = tmp_path / "hang", tmp_path / "hanging"
     with gateway.log.open("ab") as log:
         gateway.process = subprocess.Popen(
-            [sys.executable, "-c", HANGING, str(gateway.config), str(hang), str(hanging)], stdout=subprocess.PIPE, stderr=log
+            [sys.executable, "-c", HANGING, str(gateway.config), str(hang), str(hanging), thread],
+            stdout=subprocess.PIPE,
+            stderr=log,
         )
     context = zmq.Context()
     try:
@@ -161,11 +167,16 @@ def test_a_second_signal_ends_it_though_its_disk_hangs_and_a_third_changes_nothi
             client.set(zmq.LINGER, 0)
             client.connect(f"tcp://127.0.0.1:{gateway.port}")
             client.send(encode_control(Hello(PROTOCOL, "test", bytes(16))))
-            client.send(encode_control(OpenTopic(1, "t")))
-            client.send(encode_control(Status(2)))
-            # The answer shows that the gateway has read the request for the topic too.
+            numbers = itertools.count(1)
+
+            def hangs() -> bool:
+                number = next(numbers)
+                client.send(encode_control(OpenTopic(number, f"t{number}")))
+                return hanging.exists()
+
+            wait_until(hangs)  # the thread "loop" syncs only after some fast syncs
+            client.send(encode_control(Status(1)))
             wait_until(lambda: bool(client.poll(0)) and b"StatusAnswer" in client.recv())
-            wait_until(hanging.exists)
             began = time.monotonic()
             os.kill(gateway.pid, signal.SIGTERM)
             wait_until(lambda: "stopping: no new records are accepted" in gateway.log_tail())

@@ -4,6 +4,7 @@ released once when the loop is idle, and a closed intake neither spins nor stays
 
 from __future__ import annotations
 
+import select
 import socket
 import threading
 import time
@@ -19,13 +20,31 @@ from tutti.data.client_protocol import PROTOCOL, Duplicate, Hello, encode_contro
 from tutti.runtime import malloc
 from tutti.zmtp.framing import GREETING, ready
 from tutti_gateway.core import limits
-from tutti_gateway.core.protocol.events import SessionClosed
+from tutti_gateway.core.protocol.events import Event, SessionClosed, SpaceChanged
 from tutti_gateway.node.clients.port import ClientPort
 from tutti_gateway.node.common import process_memory
 from tutti_gateway.node.common.counters import GatewayCounters
 from tutti_gateway.node.common.mailbox import Mailbox
+from tutti_gateway.node.disk.inline_sync import InlineSync
 from tutti_gateway.node.driver import Driver, DriverInput
 from tutti_gateway.node.loop import Loop
+
+
+class Disk(DiskQueue):
+    """A disk thread that takes the loop over at the first sync in the socket thread."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inline = InlineSync()
+        self.asked: list[bool] = []  # whether each sync was alone
+        self.reported: Callable[[], None] = lambda: None
+        self.kept = iter([True, False])
+
+    def sync_inline(self, alone: bool) -> bool:
+        self.inline.due = False
+        self.asked.append(alone)
+        self.reported()
+        return next(self.kept)
 
 
 class Bench:
@@ -57,9 +76,15 @@ class Bench:
             log=LOG,
             entropy=bytes(16),
         )
-        self.loop = Loop(driver, self.port, self.wire, self.inbox, self.beats.append, LOG, self._look)
+        self.disk = Disk()
+        self.loop = Loop(driver, self.port, self.wire, self.inbox, self.beats.append, LOG, self._look, self.disk)
+        self.ends: list[bool] = []  # what each run of the loop returned
         self._done = False
-        self._thread = threading.Thread(target=self.loop.run, args=(self._asked,))
+        self.start()
+
+    def start(self) -> None:
+        """Run the loop in another thread."""
+        self._thread = threading.Thread(target=lambda: self.ends.append(self.loop.run(self._asked)))
         self._thread.start()
 
     def _look(self) -> None:
@@ -170,6 +195,70 @@ def test_answers_that_wait_leave_while_the_intake_is_closed(bench: Bench) -> Non
         while left:
             left -= len(reader.recv(min(left, 1 << 20)))
         assert bench.lookups.queued
+
+
+def test_a_due_sync_ends_the_iteration_and_its_report_is_handled_without_a_sleep(bench: Bench) -> None:
+    bench.disk.reported = lambda: bench.inbox.put(SpaceChanged(True, "reported"))
+    bench.look.append(lambda: setattr(bench.disk.inline, "due", True))
+    wait_for(lambda: SpaceChanged(True, "reported") in bench.stack.events)
+    assert bench.disk.asked == [True]
+    assert bench.ends == []
+
+
+@pytest.mark.parametrize("waits", [True, False])
+def test_a_client_that_has_waited_for_a_sync_leaves_the_next_syncs_to_the_disk_thread(
+    bench: Bench, client: zmq.Socket[bytes], waits: bool
+) -> None:
+    assert hello(client)
+    paused: list[int] = []
+    bench.disk.inline.pause = lambda: paused.append(bench.turns)  # type: ignore[method-assign]  # notes the iteration
+    reported: list[int] = []
+
+    def sync() -> None:
+        """In the loop's thread, during the sync."""
+        if waits:
+            client.send(encode_control(Hello(PROTOCOL, "test", token())))
+            wait_for(lambda: bool(select.select([bench.port.fd], [], [], 0)[0]))
+        reported.append(bench.turns)
+
+    def due(event: Event) -> tuple[()]:
+        bench.disk.inline.due = event == SpaceChanged(True, "a write")
+        return ()
+
+    bench.disk.reported = sync
+    # The write does not follow from housekeeping, which makes clients answer a keepalive.
+    beats = len(bench.beats)
+    wait_for(lambda: len(bench.beats) > beats)
+    time.sleep(0.2)
+    bench.stack.answer = due
+    bench.inbox.put(SpaceChanged(True, "a write"))
+    wait_for(lambda: bool(reported))
+    wait_for(lambda: bench.turns > reported[0] + 2)
+    assert bool(paused) == waits
+    assert hello(client)
+    assert len(paused) == waits, "a later message has waited for no sync"
+
+
+def test_the_loop_ends_if_another_thread_has_taken_it_over_and_that_thread_continues(
+    bench: Bench, client: zmq.Socket[bytes]
+) -> None:
+    bench.disk.kept = iter([False])
+    bench.look.append(lambda: setattr(bench.disk.inline, "due", True))
+    wait_for(lambda: bool(bench.ends))
+    assert bench.ends == [False]
+    bench.start()
+    assert hello(client)
+
+
+def test_work_that_waits_leaves_a_due_sync_to_the_disk_thread(bench: Bench) -> None:
+    def put_and_sync() -> None:
+        """In the loop's thread."""
+        bench.inbox.put(SpaceChanged(True, "waits"))
+        bench.disk.inline.due = True
+
+    bench.look.append(put_and_sync)
+    wait_for(lambda: bool(bench.disk.asked))
+    assert bench.disk.asked == [False]
 
 
 def test_a_hold_leaves_client_messages_in_the_sockets_and_ends_without_further_input(

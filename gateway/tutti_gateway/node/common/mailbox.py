@@ -46,6 +46,15 @@ class Mailbox(Generic[Item]):
         if self._sleeping and (not self._naps or len(self._items) >= limits.MAILBOX_LAZY_ITEMS_MAX):
             self.wake()
 
+    def put_quietly(self, item: Item) -> None:
+        """Add an item without waking the consumer. The caller then calls `rouse`, or drains the item itself."""
+        self._items.append(item)
+
+    def rouse(self, *, from_nap: bool) -> None:
+        """Wake the consumer if it sleeps; from a nap only if `from_nap`."""
+        if self._sleeping and (from_nap or not self._naps):
+            self.wake()
+
     def wake(self) -> None:
         """Wake the consumer without adding an item. Safe in a signal handler."""
         self._sleeping = False  # cleared before the write to the eventfd, so that further items cause no further write

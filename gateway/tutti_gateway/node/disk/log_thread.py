@@ -1,4 +1,6 @@
-"""The disk thread: does all disk work of the ordered log, so that the socket thread never waits for the disk.
+"""The disk thread: does the disk work of the ordered log, so that the socket thread does not wait for the disk.
+
+A lone small write is an exception: the socket thread syncs the write itself, and the disk thread watches it (`inline_sync.py`).
 
 A round drains the queue. One gathered write contains the frames of the queued Persists, up to a size limit. One fdatasync makes
 these frames durable, and one `Persisted` reports the highest token (group commit). Then the round writes index rows; a few rows may
@@ -30,6 +32,8 @@ from tutti_gateway.core.protocol.events import Event, LogRead, Persisted, Snapsh
 from tutti_gateway.log.upkeep.retention import BlockedSegments
 from tutti_gateway.node.common.counters import DiskCounters
 from tutti_gateway.node.common.interfaces import Log
+from tutti_gateway.node.common.thread_names import name_thread
+from tutti_gateway.node.disk.inline_sync import InlineSync
 from tutti_gateway.node.disk.scrub_schedule import LATE_S, ScrubSchedule
 from tutti_gateway.node.disk.worker_thread import DiskWorker
 
@@ -83,6 +87,10 @@ class LogThread(DiskWorker[Persist | ReadLog | ReadSnapshot | Deliver | RepairLo
         self._full_at = 0.0
         self._reported_low = False
         self.counters = DiskCounters()
+        self.inline = InlineSync()
+        self.decided = 0  # last decided position, which the driver sets before it puts an action
+        # Runs the loop in the disk thread. Returns True at the end of the loop, and False if the other thread has taken it over.
+        self.run_loop: Callable[[], bool] = bool
 
     # For the socket thread
 
@@ -91,6 +99,10 @@ class LogThread(DiskWorker[Persist | ReadLog | ReadSnapshot | Deliver | RepairLo
         if isinstance(action, Persist):
             # Frames and hard state in one Persist would have no order, but an acceptance must follow its frames (flush, F10).
             invariant(not action.frames or action.scalars is None, f"Persist {action.token} has frames and hard state")
+            if self.inline.suits(action, self.decided) and not (self._waiting or self._rows_wait or self.failed or self.full):
+                self._queue.put_quietly(action)
+                self.inline.due = True
+                return
         self._queue.put(action)
 
     def suspect(self, position: int) -> None:
@@ -101,6 +113,29 @@ class LogThread(DiskWorker[Persist | ReadLog | ReadSnapshot | Deliver | RepairLo
         """Queue a decided run for indexing, and wake readers. Until the run is indexed, readers scan its frames."""
         self._queue.put_lazily(action)  # does not end a nap of the thread, because no client waits for index rows
         self._on_new_records()
+
+    def sync_inline(self, alone: bool) -> bool:
+        """Write and sync the queued frames in the calling thread, which has the loop. Otherwise wake the disk thread to do so.
+
+        Args:
+            alone: False if other work waits for the loop, so that the disk thread must sync.
+
+        Return False if the disk thread has taken the loop over meanwhile. The calling thread must then call `serve`.
+        """
+        self.inline.due = False
+        if not alone or not self.inline.begin():
+            self._queue.rouse(from_nap=True)
+            return True
+        self._queue.rouse(from_nap=False)  # a thread in a nap wakes soon enough to watch this sync
+        try:
+            self._take()
+            if not self.failed:
+                self._guarded(self._write)
+        finally:
+            kept = self.inline.end()
+        if self._stopping or self._has_waiting:  # the disk thread does everything that is not a write
+            self._queue.rouse(from_nap=True)
+        return kept
 
     @property
     def pinned(self) -> BlockedSegments | None:
@@ -127,10 +162,35 @@ class LogThread(DiskWorker[Persist | ReadLog | ReadSnapshot | Deliver | RepairLo
     def _has_waiting(self) -> bool:
         return bool(self._waiting or self._reads or self.scrub_schedule.waiting)
 
-    def run_once(self) -> bool:
-        """Process the queued items in one round. Return False if there was nothing to do."""
+    def serve(self) -> None:
+        """Work as the disk thread until the stop. If an inline sync of the other thread stalls, run the loop in its place."""
+        while not self._work():
+            name_thread("loop")
+            if self.run_loop():
+                return
+            name_thread("disk")
+        self._end()
+
+    def _run(self) -> None:
+        name_thread("disk")
+        self.serve()
+
+    def _acquire(self) -> bool:
+        if self.inline.acquire():
+            return True
+        self._thread = self.inline.thread  # the stalled thread becomes the disk thread, for whose end `stop` waits
+        return False
+
+    def _release(self) -> None:
+        self.inline.release()
+
+    def _take(self) -> None:
         for item in self._queue.drain(limits.MAILBOX_DRAIN_ITEMS_MAX):
             self._handlers[type(item)](item)
+
+    def run_once(self) -> bool:
+        """Process the queued items in one round. Return False if there was nothing to do."""
+        self._take()
         if self.failed:  # the page cache is in an unknown state, so nothing more is written, but reads continue
             self._waiting.clear()
             self._decided.clear()
@@ -300,6 +360,7 @@ class LogThread(DiskWorker[Persist | ReadLog | ReadSnapshot | Deliver | RepairLo
         self._report(Persisted(token))  # reported before other work, because this gateway's vote waits for this event
         if frames:
             self.counters.count(took_us, len(frames), size)
+            self.inline.measure(took_us)
         for _ in range(done):
             waiting.popleft()
         return True

@@ -96,7 +96,10 @@ class DiskWorker(ABC, Generic[Item]):
     # In the thread
 
     def _run(self) -> None:
-        self._work()
+        if self._work():
+            self._end()
+
+    def _end(self) -> None:
         # The log is closed in this thread, because only this thread may use it.
         self._guarded(self._close)
 
@@ -104,22 +107,34 @@ class DiskWorker(ABC, Generic[Item]):
         self._on_end()
         return False
 
-    def _work(self) -> None:
+    def _acquire(self) -> bool:
+        """Wait for the exclusive use of the log. Return False if this thread must end its work."""
+        return True
+
+    def _release(self) -> None:
+        """End the exclusive use of the log."""
+
+    def _work(self) -> bool:
+        """Work until the thread is stopped. Return False if `_acquire` has ended the work."""
         timed_out = False
-        while True:
-            busy = self.run_once()
-            # A stop does not wait for a full or failed disk, because unwritten frames have no vote and no receipt yet.
-            if self._stopping and (self.failed or self.full or not self.depth):
-                return
-            if busy and self._has_waiting:
-                continue
-            # After work, sleep at once: the socket thread now needs the interpreter lock more than idle work does.
-            # Idle work also runs while the disk is full, because it may free disk space.
-            soon = (busy and not timed_out) or (not self.failed and self._guarded(self._idle_unless_full)) or bool(self.full)
+        while self._acquire():
+            try:
+                busy = self.run_once()
+                # A stop does not wait for a full or failed disk, because unwritten frames have no vote and no receipt yet.
+                if self._stopping and (self.failed or self.full or not self.depth):
+                    return True
+                if busy and self._has_waiting:
+                    continue
+                # After work, sleep at once: the socket thread now needs the interpreter lock more than idle work does.
+                # Idle work also runs while the disk is full, because it may free disk space.
+                soon = (busy and not timed_out) or (not self.failed and self._guarded(self._idle_unless_full)) or bool(self.full)
+            finally:
+                self._release()
             # A nap is short, because the vote mark must be written soon after the last sync.
             nap_us = limits.MARK_IDLE_US - limits.MARK_LATE_US
             # Without work, the thread still wakes four times a second to check the free space and the retention.
             timed_out = self._queue.wait((nap_us if soon else limits.SPACE_CHECK_US) // US_PER_MS, nap=soon)
+        return False
 
     def _idle_unless_full(self) -> bool:
         try:

@@ -106,6 +106,7 @@ class DiskSnapshot(NamedTuple):
         pinned: data that retention would trim if a named reader did not block it; None if there is none.
         scrub: state of the scrubber.
         counters: counters of writes and syncs.
+        inline: counters of inline syncs.
     """
 
     space: FreeSpace
@@ -115,12 +116,15 @@ class DiskSnapshot(NamedTuple):
     pinned: BlockedSegments | None
     scrub: dict[str, object]
     counters: DiskCounters
+    inline: dict[str, object]
 
     @classmethod
     def of(cls, disk: LogThread) -> DiskSnapshot:
         """Return the present state."""
         # The disk thread replaces `space` and the reasons as whole objects, so the socket thread reads them without a lock.
-        return cls(disk.space, disk.failed, disk.full, disk.depth, disk.pinned, disk.scrub_status(), disk.counters)
+        return cls(
+            disk.space, disk.failed, disk.full, disk.depth, disk.pinned, disk.scrub_status(), disk.counters, disk.inline.to_dict()
+        )
 
 
 class LanesSnapshot(NamedTuple):

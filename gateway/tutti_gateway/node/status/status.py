@@ -232,6 +232,7 @@ class StatusDocuments:
             "failed": disk.failed or self._lanes.failed,
             "damage": disk.scrub,
             **disk.counters.to_dict(),
+            "inline": disk.inline,
             "lanes": self._lanes.counters.to_dict(),
         }
 

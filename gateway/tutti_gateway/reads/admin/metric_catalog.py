@@ -175,6 +175,13 @@ METRIC_GROUPS: dict[str, tuple[MetricSpec, ...]] = {
         MetricSpec("disk.free_bytes", "tutti_disk_free_bytes", GAUGE, "Free space of the log's file system"),
         MetricSpec("disk.low", "tutti_disk_low", GAUGE, "1 while the gateway refuses records because free disk space is low"),
         MetricSpec("disk.syncs", "tutti_disk_syncs", COUNTER, "fdatasync calls of the log"),
+        MetricSpec("disk.inline.syncs", "tutti_disk_inline_syncs", COUNTER, "fdatasync calls of the log in the socket thread"),
+        MetricSpec(
+            "disk.inline.takeovers",
+            "tutti_disk_inline_takeovers",
+            COUNTER,
+            "Syncs in the socket thread that lasted too long, so that another thread took over its work",
+        ),
         MetricSpec("disk.bytes", "tutti_disk_written_bytes", COUNTER, "Bytes written to the log"),
         MetricSpec("disk.damage.found", "tutti_disk_damage_found", COUNTER, "Unreadable parts of the log that were found"),
         MetricSpec(

@@ -67,6 +67,10 @@ def test_items_that_may_wait_for_the_end_of_a_nap_do_not_wake_and_all_others_do(
         (True, [box.put_lazily] * 3, True),
         (True, [box.put], True),
         (False, [box.put_lazily], True),
+        (False, [box.put_quietly], False),
+        (True, [lambda _item: box.rouse(from_nap=True)], True),
+        (True, [lambda _item: box.rouse(from_nap=False)], False),
+        (False, [lambda _item: box.rouse(from_nap=False)], True),
     ):
         box.wait(0, nap=nap)
         assert box.begin_sleep() is True

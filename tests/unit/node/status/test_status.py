@@ -74,7 +74,9 @@ class Disk:
         self.held: BlockedSegments | None = None
 
     def snapshot(self) -> DiskSnapshot:
-        return DiskSnapshot(self.space, "", self.full, 4, self.held, {"lost": [3, 4], "mended_frames": 2}, DiskCounters())
+        return DiskSnapshot(
+            self.space, "", self.full, 4, self.held, {"lost": [3, 4], "mended_frames": 2}, DiskCounters(), {"syncs": 5}
+        )
 
 
 class Lanes:
