@@ -17,7 +17,6 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from statistics import median
 
 from benchmarks.arguments import run_command
 from benchmarks.fanout import bare
@@ -37,15 +36,8 @@ LOADS: dict[str, Callable[[Producer, int], float]] = {
     "send_batch() 256 KiB": lambda producer, volume: _send_batches(producer, 256 * KIB, volume // (256 * KIB)),
 }
 RAW = {"send() 1 KB": "256 KiB", "send() 100 B": "256 KiB", "send_batch() 64 KiB": "64 KiB", "send_batch() 256 KiB": "256 KiB"}
-TARGETS = {  # of three members
-    "send() 1 KB": 400.0,
-    "send() 100 B": 180.0,
-    "send_batch() 64 KiB": 400.0,
-    "send_batch() 256 KiB": 520.0,
-    "p50": 0.65,
-    "p99": 1.1,
-    "other": 0.85,
-}
+SHARES = {"send() 1 KB": 90.0, "send_batch() 64 KiB": 80.0, "send_batch() 256 KiB": 80.0}  # target of three members, % of RAW
+P50_RATIO_MAX, OTHER_RATIO_MAX = 1.0, 1.4  # targets of three members
 IDLE_MB_MAX, IDLE_CPU_MAX = 120.0, 2.0
 
 
@@ -57,7 +49,6 @@ def group(directory: Path, rounds: int, quick: bool) -> list[Figure]:
 
 def of_size(directory: Path, members: int, rounds: int, volume: int) -> Iterator[Figure]:
     """All figures of one size."""
-    target = TARGETS if members == 3 else {}
     count = max(500, min(5000, volume // (256 * KIB)))
     foreign: list[float] = []
     raw: list[dict[str, float]] = []
@@ -72,12 +63,18 @@ def of_size(directory: Path, members: int, rounds: int, volume: int) -> Iterator
         fan_outs = [one[name] for one in raw]
         yield figure(f"{members} x raw: ZeroMQ fan-out, {name}", fan_outs, "MB/s", beside="fdatasync on each, 4 MiB under way")
     for load, values in found.items():
+        yield figure(f"{members} x {load}", values, "MB/s", beside=state)
         shares = [100 * value / one[RAW[load]] for value, one in zip(values, raw, strict=True)]
-        beside = f"{median(shares):.0f}% of the raw {RAW[load]}; {state}"
-        yield figure(f"{members} x {load}", values, "MB/s", target.get(load), beside=beside)
+        yield figure(
+            f"{members} x {load}, share of the raw",
+            shares,
+            "%",
+            _of_three(members, SHARES.get(load)),
+            beside=f"fan-out, {RAW[load]}",
+        )
     for name in ("p50", "p99"):
         yield figure(f"{members} x raw: one at a time, {name}", [one[name] for one in raw], "ms", better="less")
-    yield from _quiet(directory, members, rounds, count, target)
+    yield from _quiet(directory, members, [one["p50"] for one in raw], count)
 
 
 def table(figures: Sequence[Figure]) -> str:
@@ -106,15 +103,27 @@ def _loaded(directory: Path, members: int, volume: int, work: Callable[[Producer
             return work(producer, volume)
 
 
-def _quiet(directory: Path, members: int, rounds: int, count: int, target: dict[str, float]) -> Iterator[Figure]:
-    """One at a time, through the coordinator and through another member; then nothing at all."""
+def _of_three(members: int, target: float | None) -> float | None:
+    """Return the target, which only a group of three has."""
+    return target if members == 3 else None
+
+
+def _quiet(directory: Path, members: int, raw: Sequence[float], count: int) -> Iterator[Figure]:
+    """One at a time, through the coordinator and through another member; then nothing at all.
+
+    Args:
+        directory: for the logs.
+        members: gateways of the group.
+        raw: p50 of bare messages in each round, ms.
+        count: records of a round.
+    """
     times: dict[str, list[float]] = {"p50": [], "p99": [], "other": []}
     foreign: list[float] = []
     with gateways(members, directory) as running:
         for measured in running:
             measured.wait_prepared(2)  # what prepares them shares the disk
         coordinator = coordinator_of(running)
-        for _ in range(rounds):
+        for _ in raw:
             with foreign_load(foreign):
                 one = _latency(coordinator, count)
                 times["p50"].append(percentile(one, 0.5))
@@ -125,12 +134,18 @@ def _quiet(directory: Path, members: int, rounds: int, count: int, target: dict[
         cpu, memory = _idle(running)
     state = f"{count} records of 100 B, foreign CPU {max(foreign):.2f}"
     for name in ("p50", "p99"):
-        yield figure(f"{members} x one at a time, {name}", times[name], "ms", target.get(name), "less", state)
+        yield figure(f"{members} x one at a time, {name}", times[name], "ms", None, "less", state)
+    ratios = [ours / bare for ours, bare in zip(times["p50"], raw, strict=True)]
+    yield figure(f"{members} x one at a time, p50, times the raw", ratios, "x", _of_three(members, P50_RATIO_MAX), "less")
     if times["other"]:
-        yield figure(f"{members} x the same at another member, p50", times["other"], "ms", target.get("other"), "less", state)
-    limit = (IDLE_MB_MAX, IDLE_CPU_MAX) if members == 3 else (None, None)
-    yield figure(f"{members} x memory of an idle member", memory, "MB", limit[0], "less", "PSS, its reads process included")
-    yield figure(f"{members} x CPU of an idle member", cpu, "%", limit[1], "less", f"of one processor, over {IDLE_S:.0f} s")
+        yield figure(f"{members} x the same at another member, p50", times["other"], "ms", None, "less", state)
+        ratios = [other / first for other, first in zip(times["other"], times["p50"], strict=True)]
+        target = _of_three(members, OTHER_RATIO_MAX)
+        yield figure(f"{members} x the same, times that at the coordinator", ratios, "x", target, "less")
+    target = _of_three(members, IDLE_MB_MAX)
+    yield figure(f"{members} x memory of an idle member", memory, "MB", target, "less", "PSS, its reads process included")
+    target = _of_three(members, IDLE_CPU_MAX)
+    yield figure(f"{members} x CPU of an idle member", cpu, "%", target, "less", f"of one processor, over {IDLE_S:.0f} s")
 
 
 def _latency(measured: Measured, count: int) -> list[float]:

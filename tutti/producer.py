@@ -248,19 +248,6 @@ class Producer:
             # Use the slow path if no batch of the topic is open, the batch is full, or another thread is appending.
             if not is_from_call(error):
                 raise
-        return self._send(topic, value, key, timestamp, headers, progress, on_delivery, ordering)
-
-    def _send(
-        self,
-        topic: str,
-        value: bytes | None,
-        key: bytes | None,
-        timestamp: Timestamp,
-        headers: Iterable[Header],
-        progress: bytes | None,
-        on_delivery: OnDelivery | None,
-        ordering: str,
-    ) -> Receipt:
         accumulator = self._check(topic, on_delivery, ordering, progress)
         record = check_record(value, key, timestamp, headers)
         return accumulator.add(topic, record, b"" if progress is None else self._check_progress(progress), on_delivery)
@@ -306,8 +293,8 @@ class Producer:
             # Cache valid names, because a lookup is faster than the check; bound the cache, because callers choose the names.
             if len(self._topics) < limits.TOPICS_MAX:
                 self._topics.add(name)
-        if on_delivery is not None:
-            check_callback(on_delivery)
+        if on_delivery is not None and not is_plain(on_delivery):
+            check_callback(on_delivery)  # raises, and its message says why
         if ordering == "total":
             return self._accumulator
         if ordering == "unordered" and self._spool is not None:

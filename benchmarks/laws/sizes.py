@@ -127,8 +127,8 @@ LAWS = {
         False,
         lambda _: _room(_GROUP, 4),
         (
-            Held("share of the bare fan-out", "64 KiB", 65),
-            Held("share of the bare fan-out", "256 KiB", 65),
+            Held("share of the bare fan-out", "64 KiB", 80),
+            Held("share of the bare fan-out", "256 KiB", 80),
         ),
     ),
     "members": Law(

@@ -165,7 +165,8 @@ class Accumulator:
         Raises:
             UsageError: a signal handler makes the call. The state is unchanged.
         """
-        apart(self.lock, self._appender)
+        if self.lock._is_owned() or self._appender is not None:  # type: ignore[attr-defined]  # see `apart`
+            apart(self.lock, self._appender)
 
     def add(self, topic: str, record: Record, progress: bytes, on_delivery: OnDelivery | None) -> Receipt:
         """Append a record under the lock: the slow path, for records that the appender does not accept.
@@ -184,13 +185,21 @@ class Accumulator:
             while True:
                 if self.stopped is not None:
                     self.check()
-                if self._open is not self._no_batch:
-                    receipt = self._try_append(topic, record, progress, on_delivery)
-                    if receipt is not None:
+                batch = self._open if self._appender is None else self._close_appender()
+                if batch is not self._no_batch:
+                    # The progress of a batch belongs to its last record, so a record without progress must not follow one with it.
+                    if batch.topic == topic and batch.free_bytes >= size and (progress or not batch.progress):
+                        try:
+                            receipt = batch.append(record, progress, on_delivery)
+                        except BaseException:
+                            batch.discard_partial()
+                            raise
                         break
                     self.close_open()
                 # A batch has a limit of bytes only, so the first record stands for the size of all records.
-                need = max(size, int(min(self.batch_bytes, self._batch_records * size)))
+                need = max(
+                    size, int(min(self.batch_bytes, self._batch_records * size)) if self._batch_records < inf else self.batch_bytes
+                )
                 # After a wait, try to append first, because another thread may have opened a batch during the wait.
                 if not (self.exceeded_limit(need) and self._await_space(need)):
                     self._open = self.new_batch(topic, need)
@@ -287,18 +296,6 @@ class Accumulator:
         if self.stopped is not None:
             raise copy.copy(self.stopped)
 
-    def _try_append(self, topic: str, record: Record, progress: bytes, on_delivery: OnDelivery | None) -> Receipt | None:
-        """Append the record to the open batch; return None if the topic differs or the batch has no space. Called with the lock."""
-        batch = self._open if self._appender is None else self._close_appender()
-        # The progress of a batch belongs to its last record, so a record without progress must not follow one with progress.
-        if batch.topic != topic or batch.free_bytes < record.size or (batch.progress and not progress):
-            return None
-        try:
-            return batch.append(record, progress, on_delivery)
-        except BaseException:
-            batch.discard_partial()
-            raise
-
     def _close_appender(self) -> Batch:
         """Close the appender and return the open batch, for exclusive use by the caller. Called with the lock."""
         self.appenders.clear()
@@ -391,7 +388,10 @@ class Accumulator:
             self.queue.append(batch)
             encode_open(batch, self.options.compression)
             self.totals.add_sent(batch.count, batch.charge)
-            self._notify_consumer()
+            if self.spool is None:
+                self.wake()
+            else:
+                self.spool.wake_disk_thread()
 
     def seal(self, batch: Batch) -> None:
         """Encode a closed batch, unless it has its body already."""
@@ -458,12 +458,13 @@ class Accumulator:
             if committed is not None:
                 self.committed = committed
             for batch in batches:
+                count, charge, failure = batch.count, batch.charge, batch.failure
                 self.pending -= 1
-                self.pending_records -= batch.count
-                self.buffered -= batch.charge
-                self.totals.add_outcome(batch.count, batch.charge, failed=batch.failure is not None)
-                if batch.failure is not None:
-                    self.keep_failure(batch.failure)
+                self.pending_records -= count
+                self.buffered -= charge
+                self.totals.add_outcome(count, charge, failed=failure is not None)
+                if failure is not None:
+                    self.keep_failure(failure)
                 batch.finish()
             # Wake blocked senders only when a quarter of the buffer is free; waking them for each batch costs a thread switch each.
             if self.buffered <= self.options.buffer_bytes * 3 // 4:
@@ -482,8 +483,10 @@ class Accumulator:
         self.corked = False
         # Test without the lock, because every wakeup runs this line.
         # The test misses no record, because `send` checks `corked` after its append.
-        if self._open.values and self.pending <= self.pinned:
-            self.close_idle()
+        if self._open.values and self.pending <= self.pinned and not self.options.linger:
+            with self.lock:
+                if self.pending <= self.pinned:
+                    self.close_open()
 
     def close_idle(self) -> None:
         """Close the open batch if no batch is in flight."""

@@ -168,7 +168,8 @@ def encode_open(batch: Batch, compression: Compression) -> None:
         batch.count, batch.min_timestamp, batch.max_timestamp = 1, time_us, time_us
         value = batch.values[0]
         if value is not None and batch.keys is None and batch.headers is None and compression is None:
-            seal(batch, *encode_plain_record(value, time_us))
+            body, raw_length = encode_plain_record(value, time_us)
+            seal(batch, body, raw_length)
             return
         packed = struct.pack("<q", time_us)
     else:

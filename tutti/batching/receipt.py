@@ -74,7 +74,7 @@ class QueryWait(Protocol):
 Header = tuple[str, bytes | None]
 
 
-class Record(NamedTuple):
+class Record(msgspec.Struct, gc=False, eq=False):
     """One validated record, ready to append to a batch.
 
     Attributes:
@@ -317,10 +317,9 @@ class Batch:
         callbacks, self.callbacks = self.callbacks, None
         if callbacks is not None:
             error = self.failure.error if self.failure else None
-            pairs = iter(callbacks)
-            for receipt, callback in zip(pairs, pairs, strict=True):
+            for at in range(0, len(callbacks), 2):
                 try:
-                    callback(error, receipt)
+                    callbacks[at + 1](error, callbacks[at])
                 except BaseException:  # includes SystemExit, which would end the I/O thread
                     LOG.exception("on_delivery of a record to topic %s raised", self.topic)
         if self.calls is not None:

@@ -42,6 +42,7 @@ class Event(enum.Enum):
     THROTTLED = "throttled"
 
 
+_WORKING = (Condition.CONNECTED, Condition.THROTTLED)
 _WARNING, _INFO = logging.WARNING, logging.INFO
 _LOST = (Condition.LOST, _WARNING, "lost the connection to {where}: {cause}")
 _REDIRECTED = (Condition.LOST, _WARNING, "leaving {where} for another gateway: {cause}")
@@ -106,7 +107,7 @@ class ConnectionLog:
     @property
     def connected(self) -> bool:
         """True if the last line has reported a connection that works."""
-        return self.condition in (Condition.CONNECTED, Condition.THROTTLED)
+        return self.condition in _WORKING
 
     def outage(self, now: float) -> float:
         """Return the seconds since the outage began; 0 while the client is connected."""

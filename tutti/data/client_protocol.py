@@ -42,6 +42,12 @@ INLINE_BYTES_MAX = 8192  # maximum size of a body in the first part; a larger bo
 OFFSET_UNKNOWN = -1  # offset in a receipt of a committed batch whose records were trimmed or have no consecutive offsets
 
 _SUBMIT = struct.Struct("<cBHI")
+_SUBMIT_HEADS = {
+    (unordered, mode): _SUBMIT.pack(SUBMIT_UNORDERED if unordered else SUBMIT, mode, 1, 0)
+    for unordered in (False, True)
+    for mode in (INLINE, PARTS)
+}
+_PADDING = tuple(map(bytes, range(8)))
 # A submit message of one uncompressed batch begins with these bytes, up to and including the position in the frame header.
 _LONE_HEAD = struct.pack("<cBHI4sBBHQQ", SUBMIT, INLINE, 1, 0, MAGIC, VERSION, int(Kind.BATCH), 0, 0, 0)
 _LONE_FIELDS = struct.Struct("<QQqqIIIHHIIIIII")  # the rest of the frame header
@@ -49,6 +55,7 @@ _LONE_FIELDS_AT = len(_LONE_HEAD)
 _LONE_BODY_AT = _LONE_FIELDS_AT + _LONE_FIELDS.size
 _BATCH = int(Kind.BATCH)
 _RECEIPTS = struct.Struct("<c3xI")
+_ONE = (1).to_bytes(4, "little")  # the row count of a lone receipt
 _LONE_RECEIPT = struct.Struct("<c3xIQQqII")
 _RECEIPT = struct.Struct("<QQqII")
 
@@ -402,15 +409,15 @@ class Content(Protocol):
 
 def join_submit(headers: Sequence[bytes], contents: Sequence[Content], unordered: bool = False) -> list[Buffer]:
     """Join packed headers and the contents of their frames to a submit message, as `encode_submit` does."""
-    form = SUBMIT_UNORDERED if unordered else SUBMIT
     # A message of one frame is the common case when few records are in flight.
     if len(headers) == 1:
         content = contents[0]
         body = content.body
         length = len(body)
         if length > INLINE_BYTES_MAX:
-            return [b"".join((_SUBMIT.pack(form, PARTS, 1, 0), headers[0], content.progress)), body]
-        return [b"".join((_SUBMIT.pack(form, INLINE, 1, 0), headers[0], content.progress, body, bytes(-length & 7)))]
+            return [b"".join((_SUBMIT_HEADS[unordered, PARTS], headers[0], content.progress)), body]
+        return [b"".join((_SUBMIT_HEADS[unordered, INLINE], headers[0], content.progress, body, _PADDING[-length & 7]))]
+    form = SUBMIT_UNORDERED if unordered else SUBMIT
     inline = all(len(content.body) <= INLINE_BYTES_MAX for content in contents)
     first: list[Buffer] = [_SUBMIT.pack(form, INLINE if inline else PARTS, len(headers), 0), *headers]
     first.extend(content.progress for content in contents if content.progress)
@@ -512,6 +519,8 @@ def decode_receipts(data: Buffer) -> Iterable[tuple[int, int, int, int, int]]:
     Raises:
         FormatError: the length of the message does not match the number of rows.
     """
+    if len(data) == _LONE_RECEIPT.size and data[4 : _RECEIPTS.size] == _ONE:
+        return (_RECEIPT.unpack_from(data, _RECEIPTS.size),)
     if len(data) < _RECEIPTS.size:
         raise FormatError(f"a receipts message of {len(data)} bytes is too short: it needs at least {_RECEIPTS.size}")
     _, count = _RECEIPTS.unpack_from(data, 0)

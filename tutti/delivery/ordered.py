@@ -45,7 +45,10 @@ class OrderedDelivery(Sender):
 
     def receive(self, data: bytes, now: float) -> None:
         """See `Sender.receive`."""
-        super().receive(data, now)
+        if data[:1] == client_protocol.RECEIPTS:
+            self._on_receipts(data, now)
+        else:
+            super().receive(data, now)
         if self.window.resolved or self.accumulator.rejected:
             self._publish()
 
@@ -133,12 +136,14 @@ class OrderedDelivery(Sender):
         # A batch without a topic number delays all later batches, because sequences follow the order of `send()`.
         while queue and not (self._last_epoch and self._epoch_ends):
             batch = queue[0] if queue[0].body else source.head()
-            if batch is None or not window.has_capacity(batch):
+            # An empty window has capacity for any batch.
+            if batch is None or (window.bytes_in_flight and not window.has_capacity(batch)):
                 break
             if not self.session.topics.get(batch.topic) and not self.knows_topic(batch):
                 break
             window.admit(queue.popleft())
-            self.due_at = min(self.due_at, batch.deadline)
+            if batch.deadline < self.due_at:
+                self.due_at = batch.deadline
         if self._send_window(now):
             self._active = now
 
@@ -155,9 +160,10 @@ class OrderedDelivery(Sender):
 
     def _publish(self) -> None:
         """Publish outcomes to the accumulator, then run the callbacks."""
-        resolved = self.window.pop_resolved()
+        window = self.window
+        resolved, window.resolved = window.resolved, []
         if resolved:
-            self.source.finished(resolved, self.window.committed)
+            self.source.finished(resolved, window.committed)
         while self.accumulator.rejected:
             resolved.append(self.accumulator.rejected.popleft())
         # Run the callbacks last: they may send, and they must see the outcomes of all batches and the new counts.

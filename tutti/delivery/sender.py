@@ -134,10 +134,10 @@ class Sender(abc.ABC):
         Raises:
             FormatError: the message does not belong to this protocol.
         """
-        self.session.received_at = now
         if data[:1] == client_protocol.RECEIPTS:
             self._on_receipts(data, now)
         elif data[:1] == client_protocol.CONTROL:
+            self.session.received_at = now
             self.answered = True
             message = client_protocol.decode_from_gateway(data)
             if self.session.state is not State.ENDED:
@@ -150,6 +150,7 @@ class Sender(abc.ABC):
     def _on_receipts(self, data: bytes, now: float) -> None:
         """Handle receipts of committed batches."""
         progressed, session, window = False, self.session, self.window
+        session.received_at = now
         for producer, first_sequence, offset, epoch, count in client_protocol.decode_receipts(data):
             # Ignore receipts of an earlier epoch, because its batches got their outcomes when the current epoch began.
             if producer == session.number and epoch == session.epoch:

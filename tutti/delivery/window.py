@@ -13,7 +13,7 @@ from tutti import limits
 from tutti.batching.encoder import Compression, drop_committed
 from tutti.batching.receipt import Batch, Failure, Resume
 from tutti.data.client_protocol import INLINE_BYTES_MAX, OFFSET_UNKNOWN, join_submit
-from tutti.data.frames.frame import STAGED, Buffer, Kind, unstamped_header
+from tutti.data.frames.frame import MAGIC, STAGED, VERSION, Buffer, Kind, pack_unstamped
 from tutti.data.frames.schema import compression_flags
 from tutti.errors import invariant
 
@@ -25,6 +25,7 @@ class Window:
 
     Attributes:
         awaits_answer: True if a batch was sent on this connection and has no answer.
+        bytes_in_flight: encoded size of the batches in flight.
     """
 
     def __init__(self, compression: Compression, unordered: bool = False, staged: bool = False) -> None:
@@ -38,7 +39,7 @@ class Window:
         self._flags = compression_flags(compression) | (STAGED if staged else 0)
         self._unanswered: collections.deque[Batch] = collections.deque()
         self._by_sequence: dict[int, Batch] = {}
-        self._bytes = 0
+        self.bytes_in_flight = 0
         self._to_send: collections.deque[Batch] = collections.deque()
         self.awaits_answer = False
         self.records_resent = 0
@@ -65,11 +66,6 @@ class Window:
         return max(0, self.next_sequence - oldest) if oldest else 0
 
     @property
-    def bytes_in_flight(self) -> int:
-        """The encoded size of the batches in flight."""
-        return self._bytes
-
-    @property
     def has_unsent(self) -> bool:
         """True if a batch must be sent (again)."""
         return bool(self._to_send)
@@ -78,13 +74,13 @@ class Window:
         """Return True if the batch fits into the window. A batch always fits into an empty window."""
         if not self._unanswered:
             return True
-        return self._bytes + batch.size <= self.bytes_max and len(self._unanswered) < limits.CLIENT_WINDOW_FRAMES
+        return self.bytes_in_flight + batch.size <= self.bytes_max and len(self._unanswered) < limits.CLIENT_WINDOW_FRAMES
 
     def admit(self, batch: Batch) -> None:
         """Give a batch its sequences and queue it for sending."""
         batch.first_sequence = self.next_sequence
         self.next_sequence += batch.count
-        self._bytes += batch.size
+        self.bytes_in_flight += batch.size
         self._unanswered.append(batch)
         self._by_sequence[batch.first_sequence] = batch
         self._to_send.append(batch)
@@ -150,7 +146,9 @@ class Window:
         if batch.kind == _BATCH:
             # A batch from a spool has its own compression (`codec`), because an earlier run may have written it with other options.
             flags = self._flags if batch.codec == "" else compression_flags(batch.codec)
-        return unstamped_header(
+        return pack_unstamped(
+            MAGIC,
+            VERSION,
             batch.kind,
             flags,
             number,
@@ -168,20 +166,33 @@ class Window:
 
     def commit(self, first_sequence: int, count: int, offset: int) -> bool:
         """Record that a batch committed. Return False if no batch in flight has this sequence and count."""
-        batch = self._by_sequence.get(first_sequence)
+        batch, unanswered = self._by_sequence.get(first_sequence), self._unanswered
         # With another count, the receipt concerns a copy that was sent before `trim_below` removed records from the batch.
         if batch is None or batch.count - batch.trimmed != count:
             return False
-        self._committed(batch, first_sequence + count - 1, offset)
-        self._drop_resolved()
+        last_sequence, committed = first_sequence + count - 1, self.committed
+        # Outcomes may arrive out of order, so keep only the highest committed sequence.
+        if last_sequence > committed.sequence:
+            progress = batch.progress or (committed.progress if unanswered[0] is batch else self._progress_before(batch))
+            # The constructor of a NamedTuple would take twice the time.
+            self.committed = tuple.__new__(Resume, (last_sequence, progress))
+        del self._by_sequence[first_sequence]
+        self.bytes_in_flight -= batch.size
+        batch.offset, batch.resolved = offset, True
+        self.resolved.append(batch)
+        # Most receipts concern the only batch in flight.
+        if len(unanswered) == 1:
+            unanswered.clear()
+            self.awaits_answer = False
+        else:
+            self._drop_resolved()
         return True
 
     def commit_upto(self, sequence: int) -> None:
         """Record that all batches up to `sequence` committed at unknown offsets."""
         for batch in list(self._unanswered):
             if not batch.resolved and batch.last_sequence <= sequence:
-                self._committed(batch, batch.last_sequence, OFFSET_UNKNOWN)
-        self._drop_resolved()
+                self.commit(batch.first_sequence, batch.remaining, OFFSET_UNKNOWN)
 
     def fail_from(self, sequence: int, failure: Failure) -> bool:
         """Fail every batch that ends at `sequence` or later. Return True if a batch failed."""
@@ -208,10 +219,10 @@ class Window:
         for batch in self._unanswered:
             if not batch.resolved and batch.first_sequence < sequence <= batch.last_sequence:
                 del self._by_sequence[batch.first_sequence]
-                self._bytes -= batch.size
+                self.bytes_in_flight -= batch.size
                 # The rest of the batch has a new first sequence, body and CRC, so the gateway treats it as a new batch.
                 drop_committed(batch, sequence - batch.first_sequence, self._compression if batch.codec == "" else batch.codec)
-                self._bytes += batch.size
+                self.bytes_in_flight += batch.size
                 self._by_sequence[batch.first_sequence] = batch
 
     def batch_at(self, sequence: int) -> Batch | None:
@@ -242,7 +253,7 @@ class Window:
                 break
             self._unanswered.pop()
             del self._by_sequence[batch.first_sequence]
-            self._bytes -= batch.size
+            self.bytes_in_flight -= batch.size
             self.next_sequence = batch.first_sequence
             batch.first_sequence, batch.transmitted, batch.lane = 0, False, ""
             withdrawn.append(batch)
@@ -259,21 +270,13 @@ class Window:
         self._unanswered.clear()
         self._by_sequence.clear()
         self._to_send.clear()
-        self._bytes, self.awaits_answer = 0, False
+        self.bytes_in_flight, self.awaits_answer = 0, False
         return batches
 
     def pop_resolved(self) -> list[Batch]:
         """Remove and return the batches that got an outcome since the last call, in the order of the outcomes."""
         resolved, self.resolved = self.resolved, []
         return resolved
-
-    def _committed(self, batch: Batch, last_sequence: int, offset: int) -> None:
-        # Outcomes may arrive out of order, so keep only the highest committed sequence.
-        if last_sequence > self.committed.sequence:
-            oldest = self._unanswered[0] is batch
-            progress = batch.progress or (self.committed.progress if oldest else self._progress_before(batch))
-            self.committed = Resume(last_sequence, progress)
-        self._resolve(batch, offset, None)
 
     def _progress_before(self, batch: Batch) -> bytes:
         """Return the last progress before a committed batch.
@@ -292,7 +295,7 @@ class Window:
     def _resolve(self, batch: Batch, offset: int, failure: Failure | None) -> None:
         # A batch without a sequence was never in the window, so its bytes are not counted.
         if self._by_sequence.pop(batch.first_sequence, None) is not None:
-            self._bytes -= batch.size
+            self.bytes_in_flight -= batch.size
         batch.resolve(offset, failure)
         self.resolved.append(batch)
 

@@ -128,7 +128,7 @@ class IOThread:
     def _run(self) -> None:
         outcome_thread.here = True
         try:
-            while not _unregister_if_idle(self):
+            while self._producers or not _unregister_if_idle(self):
                 self._run_ready(self._sleep())
         except BaseException as error:  # includes SystemExit: threads that wait for outcomes must get an error
             LOG.exception("an I/O thread of the client ended with an internal error")
@@ -157,8 +157,9 @@ class IOThread:
         """Run each producer that has something to do."""
         ready: dict[ThreadedIO, None] = {}
         for fd, _ in events:
-            if fd in self._connections:
-                connection, producer = self._connections[fd]
+            watched = self._connections.get(fd)
+            if watched is not None:
+                connection, producer = watched
                 connection.is_ready = True
                 ready[producer] = None
         called = self._run_requests
@@ -170,7 +171,19 @@ class IOThread:
         for producer in ready:
             # The producer may have ended since it requested this run.
             if producer in self._producers:
-                self._run_once(producer)
+                try:
+                    ended = producer.run_once()
+                except BaseException as error:  # only this producer fails; the other producers of the thread continue
+                    LOG.exception("the I/O of producer %s ended with an internal error", producer.name)
+                    _fail_producer(producer, error)
+                    ended = True
+                if ended:
+                    self._producers.discard(producer)
+                    producer.alarm = inf
+                elif producer.due <= 0.0:
+                    self._run_requests.append(producer)
+                elif producer.due < producer.alarm:  # an earlier alarm checks `due` again
+                    self._set_alarm(producer)
 
     def _fire_alarms(self, ready: dict[ThreadedIO, None], now: float) -> None:
         alarms = self._alarms
@@ -188,21 +201,6 @@ class IOThread:
         """Set an alarm at the producer's `due`."""
         producer.alarm = producer.due
         heapq.heappush(self._alarms, (producer.due, next(self._serial), producer))
-
-    def _run_once(self, producer: ThreadedIO) -> None:
-        try:
-            ended = producer.run_once()
-        except BaseException as error:  # only this producer fails; the other producers of the thread continue
-            LOG.exception("the I/O of producer %s ended with an internal error", producer.name)
-            _fail_producer(producer, error)
-            ended = True
-        if ended:
-            self._producers.discard(producer)
-            producer.alarm = inf
-        elif producer.due <= 0.0:
-            self._run_requests.append(producer)
-        elif producer.due < producer.alarm:  # an earlier alarm checks `due` again
-            self._set_alarm(producer)
 
 
 def _fail_producer(producer: ThreadedIO, error: BaseException) -> None:

@@ -229,8 +229,23 @@ class ProducerIO:
             self._close()
             return True
         now = time.monotonic()
-        self._work(now)
-        if self.delivery.session.state is State.ENDED:
+        delivery, lanes = self.delivery, self.lanes
+        # Callbacks that run while answers are handled may send records; `cork` collects these records in one batch.
+        delivery.accumulator.cork()
+        for connection in self._connections.values():
+            connection.receive(now)
+        delivery.accumulator.uncork()
+        self._run_requested = False
+        delivery.work(now)
+        if lanes is not None and delivery.session.state is not State.ENDED:
+            lanes.accumulator.cork()
+            lanes.work(now)
+            lanes.accumulator.uncork()
+            self._update_connections(lanes)
+        for connection in self._connections.values():
+            if connection.session.outbox or connection.session.drop:
+                connection.send(now)
+        if delivery.session.state is State.ENDED:
             self.due = 0.0
             return False
         ordinary = self._is_ordinary(now)
@@ -241,9 +256,9 @@ class ProducerIO:
         if self._run_requested:
             self.due = 0.0
         elif ordinary:
-            self._check_at = self.due = min(self._check_at, self.delivery.due_at)
+            self._check_at = self.due = min(self._check_at, delivery.due_at)
         else:
-            self.delivery.answered = False
+            delivery.answered = False
             self._check_at = self.due = self._next_time(time.monotonic())
         return False
 
@@ -299,23 +314,6 @@ class ProducerIO:
             self.delivery.end(error)
         if self.lanes is not None:
             self.lanes.end(error)
-
-    def _work(self, now: float) -> None:
-        accumulator, lanes = self.delivery.accumulator, self.lanes
-        # Callbacks that run while answers are handled may send records; `cork` collects these records in one batch.
-        accumulator.cork()
-        for connection in self._connections.values():
-            connection.receive(now)
-        accumulator.uncork()
-        self._run_requested = False
-        self.delivery.work(now)
-        if lanes is not None and self.delivery.session.state is not State.ENDED:
-            lanes.accumulator.cork()
-            lanes.work(now)
-            lanes.accumulator.uncork()
-            self._update_connections(lanes)
-        for connection in self._connections.values():
-            connection.send(now)
 
     def _update_connections(self, lanes: UnorderedDelivery) -> None:
         """Keep one session connection for each current lane."""

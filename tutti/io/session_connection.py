@@ -12,7 +12,6 @@ from tutti.common.connection_log import ConnectionLog, Event
 from tutti.common.credentials import Credentials
 from tutti.common.gateway_url import Address
 from tutti.data.client_protocol import Bye, encode_control
-from tutti.data.frames.frame import Buffer
 from tutti.delivery.sender import Sender
 from tutti.delivery.session import State
 from tutti.errors import ConfigError, FormatError
@@ -109,7 +108,13 @@ class SessionConnection:
         if connection is not None:
             # Poll the connection only after an event or a timeout, which saves a system call in most runs.
             if connection.is_ready or connection.due() <= now:
-                connection.handle(now)
+                lone = connection.handle(now)
+                if lone is not None:
+                    try:
+                        self.sender.receive(lone, now)
+                    except FormatError as error:
+                        self._on_malformed(lone, error, connection)
+                    return
             if connection.has_events or not connection.up:
                 self._handle_events(connection, now)
             elif connection.readable:
@@ -213,7 +218,7 @@ class SessionConnection:
             self._read(connection, now)
 
     def _read(self, connection: ZmtpConnection, now: float) -> None:
-        data: Buffer | None = None
+        data: bytes | None = None
         self.has_messages = False
         try:
             # Limit the messages per run, so that a busy connection does not delay the other producers of the thread.
@@ -226,9 +231,12 @@ class SessionConnection:
                     return
             self.has_messages = True
         except FormatError as error:
-            self.session.drop, self._wrong_port = explain_message(data or b"", error, connection.address)
-            if not self._wrong_port:
-                LOG.warning("%s: %s", connection.address, error)
+            self._on_malformed(data or b"", error, connection)
+
+    def _on_malformed(self, data: bytes, error: FormatError, connection: ZmtpConnection) -> None:
+        self.session.drop, self._wrong_port = explain_message(data, error, connection.address)
+        if not self._wrong_port:
+            LOG.warning("%s: %s", connection.address, error)
 
     def _disconnect(self, connection: ZmtpConnection, reason: str | None, now: float) -> None:
         """Drop the connection and try the next address. If `reason` is None, probe the old address first."""

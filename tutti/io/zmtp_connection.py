@@ -27,7 +27,16 @@ from tutti.errors import FormatError
 from tutti.io.endpoints import UNKNOWN_HOST
 from tutti.runtime.dns import Resolver, addresses, ip_literal
 from tutti.zmtp.frame_reader import SCRATCH_BYTES, ConnectionEnded, FrameReader
-from tutti.zmtp.framing import HANDSHAKE_BYTES_MAX, PING, EncodedMessage, NullHandshake, encode_message, pong
+from tutti.zmtp.framing import (
+    HANDSHAKE_BYTES_MAX,
+    JOINED_PART_MAX,
+    PING,
+    EncodedMessage,
+    NullHandshake,
+    encode_message,
+    frame,
+    pong,
+)
 from tutti.zmtp.send_queue import SendQueue
 
 if TYPE_CHECKING:
@@ -164,7 +173,7 @@ class ZmtpConnection:
         try:
             if self._stream is not None:
                 if mask & ~_WRITE:
-                    self._read(self._stream)
+                    self._read(self._stream, self._stream.read_lone())
                 if mask & _WRITE:
                     self._send()
             elif self._handshake is not None:
@@ -174,20 +183,22 @@ class ZmtpConnection:
             else:
                 self._greet(connection)
                 self._watch(_READ)
-        except BlockingIOError:
+        except (OSError, FormatError, ConnectionEnded) as error:
+            self._on_error(error)
+
+    def _on_error(self, error: OSError | FormatError | ConnectionEnded) -> None:
+        """End the connection after an error, unless the socket has no data or no space at present."""
+        if isinstance(error, BlockingIOError):
             return
-        except FormatError as error:
+        if isinstance(error, FormatError):
             if self._stream is not None:
                 self._received.append(error)
                 self.loss = str(error)
             elif self._credentials is not None:
                 self._refused = str(error)
-            self._end(ConnectionEvent.DOWN)
-        except ConnectionEnded:
-            self._end(ConnectionEvent.DOWN)
-        except OSError as error:
+        elif isinstance(error, OSError):
             self.loss = _loss(error)
-            self._end(ConnectionEvent.DOWN)
+        self._end(ConnectionEvent.DOWN)
 
     def _greet(self, connection: socket.socket) -> None:
         """Send the start of the handshake, which always fits into the empty socket buffer."""
@@ -222,7 +233,7 @@ class ZmtpConnection:
         self._events.append(ConnectionEvent.UP)
         # Handle the bytes in `rest` now, because they have left the socket, so epoll reports no event for them.
         if rest or (self._opening is not None and self._opening.unread):
-            self._read(self._stream)
+            self._read(self._stream, self._stream.read_lone())
 
     def _command(self, command: bytes) -> None:
         answer = pong(command)
@@ -249,13 +260,24 @@ class ZmtpConnection:
         outgoing = self._outgoing
         if outgoing is None:
             return True  # the connection is broken, so the message is lost, and `next_event` returns DOWN
-        was_empty = not outgoing.bytes
-        if not was_empty and len(outgoing) >= limits.CLIENT_WINDOW_FRAMES:
-            return False
-        outgoing.append(encode_message(parts))
-        # Write at once only if the queue was empty; otherwise the socket is not writable, and epoll will report when it is.
-        if was_empty:
-            self._send()
+        # While bytes are queued, the socket is not writable, and epoll will report when it is.
+        queued = outgoing.bytes
+        if queued:
+            if len(outgoing) >= limits.CLIENT_WINDOW_FRAMES:
+                return False
+            outgoing.append(encode_message(parts))
+            return True
+        try:
+            if len(parts) == 1 and len(parts[0]) <= JOINED_PART_MAX:
+                outgoing.send_first(frame(parts[0]))
+            else:
+                outgoing.append(encode_message(parts))
+                outgoing.send()
+        except OSError as error:
+            self._on_send_error(error)
+        else:
+            if outgoing.bytes:
+                self._watch(_READ | _WRITE)
         return True
 
     def _send(self) -> None:
@@ -265,20 +287,23 @@ class ZmtpConnection:
         try:
             outgoing.send()
         except OSError as error:
-            self._outgoing = None
-            self.loss = _loss(error)
-            if self._socket is not None:
-                with contextlib.suppress(OSError):  # the connection may have ended in both directions already
-                    self._socket.shutdown(socket.SHUT_RDWR)
-        # After an error, `_outgoing` is None; the next read returns the remaining messages, and then the end.
-        mask = _READ | _WRITE if self._outgoing is not None and outgoing.bytes else _READ
-        if mask != self._mask:
-            self._watch(mask)
+            self._on_send_error(error)
+        else:
+            self._watch(_READ | _WRITE if outgoing.bytes else _READ)
 
-    def _read(self, stream: FrameReader) -> None:
+    def _on_send_error(self, error: OSError) -> None:
+        """Send nothing more. The next read returns the remaining messages, and then the end."""
+        self._outgoing = None
+        self.loss = _loss(error)
+        if self._socket is not None:
+            with contextlib.suppress(OSError):  # the connection may have ended in both directions already
+                self._socket.shutdown(socket.SHUT_RDWR)
+        self._watch(_READ)
+
+    def _read(self, stream: FrameReader, lone: bytes | None) -> None:
+        """Store the messages that have arrived. `lone` is the result of `stream.read_lone()`."""
         opening = self._opening
         while True:
-            lone = stream.read_lone()
             if lone is not None:
                 self._received.append(lone)
             else:
@@ -287,6 +312,7 @@ class ZmtpConnection:
             self._unanswered = 0  # only now, because a read without data raises an error
             if opening is None or not opening.unread:
                 return
+            lone = stream.read_lone()
 
     def receive(self) -> bytes | None:
         """Return the next message of the gateway, or None.
@@ -319,16 +345,28 @@ class ZmtpConnection:
         self._poll_events(self._wait_limit_s(timeout_s))
         self.readable, self.has_events = bool(self._received), bool(self._events)
 
-    def handle(self, now: float) -> None:
-        """Handle what is due at `now`, as `wait(0.0)` does."""
+    def handle(self, now: float) -> bytes | None:
+        """Handle what is due at `now`, as `wait(0.0)` does. Return a message that arrived alone; `receive` returns all others."""
         # Before the end of the handshake, `_keepalive_at` is 0.
         if self._mask != _READ or now >= self._keepalive_at:
             self.wait(0.0)
-            return
+            return None
         self.is_ready = False
         # The connection only waits for data, so a read replaces the poll and saves a system call.
-        self._on_socket_event(_READ)
+        stream = self._stream
+        if stream is None:
+            self._on_socket_event(_READ)
+        else:
+            try:
+                lone = stream.read_lone()
+                if lone is not None and self._opening is None and not (self._received or self.has_events):
+                    self._unanswered = 0
+                    return lone
+                self._read(stream, lone)
+            except (OSError, FormatError, ConnectionEnded) as error:
+                self._on_error(error)
         self.readable, self.has_events = bool(self._received), bool(self._events)
+        return None
 
     def _poll_events(self, timeout_s: float) -> None:
         """Handle the kernel's events."""

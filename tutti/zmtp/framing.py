@@ -34,7 +34,7 @@ _VERSION_AT = 10
 GREETING = (b"\xff" + LENGTH.pack(1) + b"\x7f" + b"\x03\x01" + _MECHANISM).ljust(GREETING_BYTES, b"\0")
 _READY = b"\x05READY"
 HANDSHAKE_BYTES_MAX = 1024
-_JOINED_PART_MAX = 4 * limits.KIB  # copying a larger part would take longer than sending it as a separate buffer
+JOINED_PART_MAX = 4 * limits.KIB  # copying a larger part would take longer than sending it as a separate buffer
 
 
 class EncodedMessage(NamedTuple):
@@ -61,8 +61,9 @@ class Rejected(HandshakeError):
 
 def frame(data: Buffer, flags: int = 0) -> bytes:
     """Return one frame for the wire."""
-    if not flags and len(data) <= SHORT_MAX:
-        return SHORT_HEADERS[len(data)] + data
+    if not flags:
+        length = len(data)
+        return (SHORT_HEADERS[length] if length <= SHORT_MAX else _LONG_HEAD.pack(LONG, length)) + data
     return b"".join((frame_header(len(data), flags), data))
 
 
@@ -77,7 +78,7 @@ def encode_message(parts: Sequence[Buffer]) -> EncodedMessage:
     The buffer before a large part ends with the part's frame header. `CurveSendQueue` relies on this order.
     """
     remaining = len(parts)
-    if remaining == 1 and (length := len(parts[0])) <= _JOINED_PART_MAX:
+    if remaining == 1 and (length := len(parts[0])) <= JOINED_PART_MAX:
         data = b"".join((frame_header(length, 0), parts[0]))
         return EncodedMessage([data], len(data))
     buffers: list[Buffer] = []
@@ -88,7 +89,7 @@ def encode_message(parts: Sequence[Buffer]) -> EncodedMessage:
         length = len(part)
         header = frame_header(length, MORE if remaining else 0)
         size += len(header) + length
-        if length <= _JOINED_PART_MAX:
+        if length <= JOINED_PART_MAX:
             small += (header, part)
         else:
             small.append(header)

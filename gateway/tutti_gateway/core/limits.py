@@ -268,9 +268,9 @@ READS_STOP_US_MAX = 2_000_000  # time for open streams to end
 DRAIN_MESSAGES_MAX = 256  # messages read from the client port before the stack takes a step
 CLIENT_CONNECTIONS_MAX = SESSIONS_CONFIG_MAX + 512  # accepted connections
 CLIENT_ASSEMBLY_BYTES_MAX = 512 * MIB  # bytes of incomplete messages
-# Above the first number of undecided groups of frames, messages of clients wait for a decision, at most for the given time, so that
-# more of them share the next group. This does not apply to groups with more bytes, because large groups are efficient already.
-HOLD_GROUPS, HOLD_US, HOLD_BYTES_MAX = 2, 2_000, 128 * KIB
+# While frames are undecided, messages of clients wait for the decision, at most for this time, so that more of them share the next
+# group of frames. This does not apply above this number of undecided bytes, because large groups are efficient already.
+HOLD_US, HOLD_BYTES_MAX = 2_000, 128 * KIB
 # bytes read from clients before a step; the disk writes them while the next ones are read, and smaller steps are less efficient
 DRAIN_BYTES_MAX = 2 * MIB
 SEND_HIGH_WATER_MARK = 4096  # answers queued for one client

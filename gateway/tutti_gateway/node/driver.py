@@ -220,11 +220,11 @@ class Driver:
     def hold_us(self) -> int:
         """Return the microseconds for which client messages stay in their sockets. Return 0 if the loop drains the port now.
 
-        Each group of frames costs each member a fixed time. While small groups are undecided, messages therefore wait for each
+        Each group of frames costs each member a fixed time. While a small group is undecided, messages therefore wait for each
         other, and then share a group. The time limit keeps the wait short if the decision takes long.
         """
         in_flight = self._in_flight
-        if in_flight.groups < limits.HOLD_GROUPS or in_flight.bytes > limits.HOLD_BYTES_MAX:
+        if not in_flight.groups or in_flight.bytes > limits.HOLD_BYTES_MAX:
             return 0
         return max(0, self._messages_us + limits.HOLD_US - self._clock.mono_us())
 

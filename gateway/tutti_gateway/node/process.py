@@ -164,10 +164,14 @@ class Gateway:
             self._lanes.suspect,
             self._tokens.count if self._tokens is not None else lambda _reason, _times: None,
         )
+        self._start_threads(opened, writing.pop_all().close, lanes.pop_all().close)
+
+    def _start_threads(self, opened: contextlib.ExitStack, close_log: Callable[[], None], close_lanes: Callable[[], None]) -> None:
+        """Start all threads but that of the loop. Each one stops with `opened`, and the disk threads then close their files."""
         self._disk.start()
-        opened.callback(self._stop_disk, writing.pop_all().close)  # from now on only the disk thread uses the log
+        opened.callback(self._stop_disk, close_log)  # from now on only the disk thread and the loop use the log
         self._lanes.start()
-        opened.callback(self._stop_lanes, lanes.pop_all().close)
+        opened.callback(self._stop_lanes, close_lanes)
         for lookups in (self._lookups, self._lane_lookups):
             lookups.start()
             opened.callback(lookups.stop, self._hurry)

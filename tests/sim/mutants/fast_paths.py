@@ -9,6 +9,8 @@ from tests.sim.mutants.patch import Edit
 from tutti.data import client_protocol
 from tutti.data.frames import plain_body
 from tutti.data.log_state import LogState
+from tutti.delivery import window as client_window
+from tutti.io.zmtp_connection import ZmtpConnection
 from tutti.zmtp.frame_reader import FrameReader
 from tutti.zmtp.send_queue import SendQueue
 from tutti_gateway.core import frame_runs
@@ -28,6 +30,11 @@ _PROPERTIES = "tests/property/fast_paths/"
 _SUBMITS = f"{_PROPERTIES}test_submits.py::test_one_plain_batch_is_accepted_exactly_if_the_general_path_accepts_it"
 _BODIES = f"{_PROPERTIES}test_plain_bodies.py::test_an_answer_does_not_depend_on_earlier_bodies_and_equals_that_of_a_simple_check"
 _READER = f"{_PROPERTIES}test_zmtp.py::test_a_reader_brings_the_same_with_and_without_the_fast_path_for_a_lone_message"
+_CLIENT_READS = f"{_PROPERTIES}test_client.py::test_a_connection_brings_the_same_with_and_without_the_fast_path_for_a_lone_message"
+_CLIENT_ALIVE = f"{_PROPERTIES}test_client.py::test_a_message_that_arrives_alone_takes_the_fast_path_and_is_a_sign_of_life"
+_CLIENT_SENDS = f"{_PROPERTIES}test_client.py::test_a_connection_sends_the_same_with_and_without_the_fast_path_for_a_small_message"
+_RECEIPTS = f"{_PROPERTIES}test_client.py::test_receipts_are_decoded_as_their_length_and_number_say"
+_PROGRESS = "tests/unit/client/delivery/test_window.py::test_progress_is_that_of_all_that_has_committed"
 _SENDER = f"{_PROPERTIES}test_zmtp.py::test_a_message_sent_at_once_leaves_like_one_that_is_queued_and_sent"
 _RECEIVER = f"{_PROPERTIES}test_receiver.py::test_frames_in_sequence_are_appended_as_if_each_had_been_buffered"
 _ORDERING = f"{_PROPERTIES}test_ordering.py::test_batches_of_many_clients_are_ordered_and_answered_as_the_tables_say_for_each"
@@ -75,6 +82,11 @@ def _reader(name: str, old: str, new: str = "") -> Mutant:
 def _sender(name: str, owner: type[SendQueue], function: str, old: str, new: str) -> Mutant:
     rule = "a message that is sent at once leaves as one that is queued and sent"
     return Mutant(f"send-{name}", "3", rule, [Edit(owner, function, old, new)], proof=_SENDER)
+
+
+def _client(name: str, function: str, old: str, new: str = "", proof: str = _CLIENT_READS) -> Mutant:
+    rule = "a client's connection brings and sends a lone message as any other one"
+    return Mutant(f"client-{name}", "3", rule, [Edit(ZmtpConnection, function, old, new)], proof=proof)
 
 
 def _receiver(name: str, old: str, new: str = "", function: str = "_append_in_sequence") -> Mutant:
@@ -220,6 +232,37 @@ FAST_PATHS = (
     _sender("rest", SendQueue, "send_first", "if sent < len(data):", "if False:"),
     _sender("sent", SendQueue, "send_first", "self._sent_of_first, self.bytes = sent, ", "self.bytes = "),
     _sender("bytes", SendQueue, "send_first", "len(data) - sent", "len(data)"),
+    _client("encrypted", "handle", "and self._opening is None "),
+    _client("received", "handle", "self._received or self.has_events", "self.has_events"),
+    _client("events", "handle", "self._received or self.has_events", "self._received"),
+    _client("alive", "handle", "self._unanswered = 0", "pass", _CLIENT_ALIVE),
+    _client("ready", "handle", "self.is_ready = False", "pass", _CLIENT_ALIVE),
+    _client("queue", "send", "if queued:", "if False:", _CLIENT_SENDS),
+    _client("queue-limit", "send", "return False", "pass", _CLIENT_SENDS),
+    _client("parts", "send", "len(parts) == 1 and ", "", _CLIENT_SENDS),
+    _client("watch", "send", "self._watch(_READ | _WRITE)", "pass", _CLIENT_SENDS),
+    _client("error", "send", "self._on_send_error(error)", "pass", _CLIENT_SENDS),
+    Mutant(
+        "receipt-count",
+        "3",
+        "a message of one receipt states one row",
+        [Edit(client_protocol, "decode_receipts", " and data[4 : _RECEIPTS.size] == _ONE", "")],
+        proof=_RECEIPTS,
+    ),
+    Mutant(
+        "receipt-size",
+        "3",
+        "a message of one receipt has the length of one row",
+        [Edit(client_protocol, "decode_receipts", "len(data) == _LONE_RECEIPT.size and ", "")],
+        proof=_RECEIPTS,
+    ),
+    Mutant(
+        "window-alone",
+        "3",
+        "a receipt ends the wait for one batch, not for those beside it",
+        [Edit(client_window.Window, "commit", "if len(unanswered) == 1:", "if True:")],
+        proof=_PROGRESS,
+    ),
     _receiver("none-buffered", "if not self._buffered:", "if True:", "_accept"),
     _receiver("position", "frame.position != end + 1", "False"),
     _receiver("view", "or frame.view != view"),

@@ -9,8 +9,10 @@ from collections.abc import Callable
 import pytest
 
 from benchmarks.pages import Found, plot
-from benchmarks.peers import page, work
-from benchmarks.peers.side import MACHINE, MEASURES, WORK, Target, lines, table, verdicts
+from benchmarks.peers import page, side, work
+from benchmarks.peers.kafka import Kafka
+from benchmarks.peers.nats import JetStream
+from benchmarks.peers.side import MACHINE, MEASURES, TARGETS, WORK, Target, lines, table, verdicts
 from benchmarks.peers.work import Client, Latency, Running
 
 KAFKA = "Kafka, 3 brokers"
@@ -36,24 +38,60 @@ def _found(**of: dict[str, list[float]]) -> Found:
 
 def test_a_ratio_above_one_is_better_for_rates_and_for_times() -> None:
     found = _found(
-        **{"1 KB": {"Tutti": [300.0, 400.0, 500.0], KAFKA: [50.0]}, "one at a time, p50": {"Tutti": [0.5], KAFKA: [1.0]}}
+        **{
+            "1 KB": {"Tutti": [300.0, 400.0, 500.0], KAFKA: [50.0]},
+            "one at a time, p50": {"Tutti": [0.5], MACHINE: [0.4], KAFKA: [1.0]},
+        }
     )
-    rate, factor, latency = lines(verdicts(found)).splitlines()
-    assert "400 (300 to 500) MB/s, target >= 400; 8 x as good as the best of the others (Kafka, 3 brokers: 50)" in rate
-    assert "8 times Kafka, 3 brokers, target >= 7;" in factor
-    assert "0.5 ms, target <= 0.65; 2 x as good" in latency
+    factor, latency = lines(verdicts(found)).splitlines()
+    assert "8 times Kafka, 3 brokers, target >= 3; 8 x as good as the best of the others (Kafka, 3 brokers: 50)" in factor
+    assert "1.25 times the machine, target <= 1  MISSED; 2 x as good" in latency
 
 
-def test_missed_targets_are_reported() -> None:
-    found = _found(**{"100 B": {"Tutti": [1000.0], KAFKA: [500.0]}, "1,000/s, p99": {"Tutti": [2.5]}})
-    assert [one.missed for one in verdicts(found)] == [True, True, True]
+@pytest.mark.parametrize(
+    ("measure", "ours", "asked", "missed"),
+    [
+        ("100 B", 6.0, ">= 3", False),
+        ("100 B", 5.9, ">= 3", True),
+        ("one at a time, p99", 6.0, "<= 3", False),
+        ("one at a time, p99", 6.1, "<= 3", True),
+    ],
+)
+def test_a_multiple_is_a_minimum_for_a_rate_and_a_maximum_for_a_time(
+    monkeypatch: pytest.MonkeyPatch, measure: str, ours: float, asked: str, missed: bool
+) -> None:
+    monkeypatch.setattr(side, "TARGETS", (Target(measure, 3, KAFKA),))
+    (verdict,) = verdicts(_found(**{measure: {"Tutti": [9.0, ours, 1.0], KAFKA: [2.0]}}))
+    assert (verdict.asked, verdict.missed) == (asked, missed)
 
 
-def test_a_time_that_is_a_multiple_of_another_is_at_most_the_target(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("benchmarks.peers.side.TARGETS", (Target("1,000/s, p99", times=1.3, beside=KAFKA),))
-    for ours, missed in ((2.5, False), (2.7, True)):
-        (verdict,) = verdicts(_found(**{"1,000/s, p99": {"Tutti": [ours], KAFKA: [2.0]}}))
-        assert (verdict.missed, verdict.asked) == (missed, "<= 1.3")
+@pytest.mark.parametrize(("other", "missed"), [(1.4, False), (1.5, True)])
+def test_a_time_is_also_compared_with_another_time_of_tutti(other: float, missed: bool) -> None:
+    found = _found(**{"elsewhere, p50": {"Tutti": [other]}, "one at a time, p50": {"Tutti": [1.0], KAFKA: [9.0]}})
+    (verdict,) = verdicts(found)
+    assert (verdict.reached, verdict.missed) == (f"{other} times one at a time, p50", missed)
+
+
+@pytest.mark.parametrize(("reached", "missed"), [([100.0, 120.0, 130.0], False), ([100.0, 121.0, 130.0], True)])
+def test_an_absolute_target_is_compared_with_the_median(reached: list[float], missed: bool) -> None:
+    (verdict,) = verdicts(_found(**{"idle member": {"Tutti": reached, KAFKA: [350.0]}}))
+    assert (verdict.asked, verdict.missed) == ("<= 120", missed)
+
+
+def test_a_target_without_its_yardstick_has_no_verdict() -> None:
+    assert verdicts(_found(**{"1,000/s, p99": {"Tutti": [2.5], KAFKA: [9.0]}, "elsewhere, p50": {"Tutti": [2.5]}})) == []
+
+
+def test_targets_are_ratios_except_for_memory_and_gaps() -> None:
+    assert [one.measure for one in TARGETS if one.times is None] == ["idle member", "killed, longest gap"]
+    assert [one.value for one in TARGETS if one.times is not None and one.value is not None] == []
+
+
+def test_each_target_names_a_measure_and_a_system_of_the_comparison() -> None:
+    peers = (Kafka(3, synced=False), Kafka(3, synced=True), JetStream(synced=False), JetStream(synced=True))
+    yardsticks = {MACHINE, *(one.name for one in peers), *MEASURES}
+    assert {one.measure for one in TARGETS} <= set(MEASURES)
+    assert {one.beside for one in TARGETS if one.times is not None} <= yardsticks
 
 
 def test_a_client_has_figures_and_what_its_records_cost_the_servers() -> None:
@@ -82,10 +120,8 @@ def test_a_client_without_a_pace_and_a_system_without_processes_leave_columns_em
 
 
 def test_the_machine_is_a_limit_and_no_peer() -> None:
-    found = _found(**{"send_batch of 64 KiB": {"Tutti": [450.0], MACHINE: [900.0]}})
-    rate, share = verdicts(found)
-    assert (rate.missed, rate.best) == (False, "")
-    assert (share.missed, share.reached, share.asked) == (True, "0.5 times the machine", ">= 0.65")
+    (share,) = verdicts(_found(**{"send_batch of 64 KiB": {"Tutti": [450.0], MACHINE: [900.0]}}))
+    assert (share.missed, share.reached, share.asked, share.best) == (True, "0.5 times the machine", ">= 0.8", "")
 
 
 def test_a_system_without_a_way_for_it_has_a_dash() -> None:

@@ -219,14 +219,12 @@ def test_the_port_is_not_drained_above_the_bounds() -> None:
     assert not takes(bench)
 
 
-def test_messages_wait_a_short_time_for_each_other_while_small_groups_are_undecided() -> None:
+def test_messages_wait_a_short_time_for_each_other_while_a_small_group_is_undecided() -> None:
     bench = Bench()
     bench.hello()
-    frames = [placed(batch_frame(), position) for position in (1, 2)]
-    bench.answers = {Submitted: [Persist(1, (frames[0],))]}
-    bench.say(submit(A, batch_frame()))
-    assert bench.driver.hold_us() == 0  # one group is undecided: the next one is on its way meanwhile
-    bench.answers = {Submitted: [Persist(2, (frames[1],))], Persisted: [Deliver((frames[0],), (0,), frozenset(), 1)]}
+    assert bench.driver.hold_us() == 0
+    frame = placed(batch_frame(), 1)
+    bench.answers = {Submitted: [Persist(1, (frame,))], Persisted: [Deliver((frame,), (0,), frozenset(), 1)]}
     bench.say(submit(A, batch_frame()))
     assert bench.driver.hold_us() == limits.HOLD_US
     bench.clock.time_us += limits.HOLD_US - 1
@@ -239,15 +237,12 @@ def test_messages_wait_a_short_time_for_each_other_while_small_groups_are_undeci
     assert bench.driver.hold_us() == 0
 
 
-def test_messages_do_not_wait_for_each_other_if_the_undecided_groups_are_large() -> None:
+def test_messages_do_not_wait_for_each_other_if_the_undecided_group_is_large() -> None:
     bench = Bench()
     bench.hello()
-    size = limits.HOLD_BYTES_MAX // 2
-    frames = [placed(batch_frame([bytes(size)]), position) for position in (1, 2)]
-    for token_, frame in enumerate(frames, 1):
-        bench.answers = {Submitted: [Persist(token_, (frame,))]}
-        bench.say(submit(A, batch_frame()))
-        assert bench.driver.undecided_frames == token_
+    bench.answers = {Submitted: [Persist(1, (placed(batch_frame([bytes(limits.HOLD_BYTES_MAX)]), 1),))]}
+    bench.say(submit(A, batch_frame()))
+    assert bench.driver.undecided_frames == 1
     assert bench.driver.hold_us() == 0
 
 

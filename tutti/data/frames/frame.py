@@ -41,6 +41,8 @@ CRC_COPY_BELOW = 1024
 _HEADER = struct.Struct("<4sBBHQQQQqqIIIHHIIIIII")
 _PREFIX = struct.Struct("<4sBBHQQQQqqIIIHHIIIII")
 _CRC = struct.Struct("<I")
+#: Packs a header whose view, position, origin and header CRC are zero, as clients submit it. The arguments are all other fields.
+pack_unstamped = struct.Struct("<4sBBH16xQQqqIII2xHIII12x").pack
 _PADDING = tuple(bytes(n) for n in range(8))
 
 #: The header of a frame as a numpy type, for vectorised code over many headers.
@@ -328,47 +330,6 @@ def sizes_of(frames: Iterable[Frame]) -> list[int]:
     return [
         HEADER_SIZE + ((frame.body_length + 7) & ~7) + ((len(frame.progress) + 7) & ~7 if frame.progress else 0) for frame in frames
     ]
-
-
-def unstamped_header(
-    kind: int,
-    flags: int,
-    producer: int,
-    first_sequence: int,
-    min_timestamp: int,
-    max_timestamp: int,
-    epoch: int,
-    count: int,
-    topic: int,
-    progress_length: int,
-    body_length: int,
-    raw_length: int,
-    body_crc: int,
-) -> bytes:
-    """Return the 96 bytes of a header whose view, position, origin and header CRC are zero, as clients submit it."""
-    return _HEADER.pack(
-        MAGIC,
-        VERSION,
-        kind,
-        flags,
-        0,
-        0,
-        producer,
-        first_sequence,
-        min_timestamp,
-        max_timestamp,
-        epoch,
-        count,
-        topic,
-        0,
-        progress_length,
-        body_length,
-        raw_length,
-        body_crc,
-        0,
-        0,
-        0,
-    )
 
 
 def payload_crc(progress: bytes, body: Buffer) -> int:

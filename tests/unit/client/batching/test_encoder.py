@@ -143,7 +143,8 @@ def test_a_wrong_record_is_reported(arguments: Any, said: str) -> None:
 
 def test_bytes_like_values_are_accepted() -> None:
     headers: Any = [("h", bytearray(b"c"))]
-    assert check_record(bytearray(b"a"), memoryview(b"b"), None, headers)[:4] == (b"a", b"b", None, [("h", b"c")])
+    record = check_record(bytearray(b"a"), memoryview(b"b"), None, headers)
+    assert (record.value, record.key, record.stamp, record.headers) == (b"a", b"b", None, [("h", b"c")])
     assert to_us(datetime(2024, 1, 1, 1, tzinfo=timezone(timedelta(hours=1)))) == 1_704_067_200_000_000
     assert check_progress(None) == b""
     assert check_progress(bytearray(b"p")) == b"p"

@@ -178,8 +178,12 @@ def test_an_event_is_handled_by_a_read_only_while_nothing_else_is_due(monkeypatc
         assert [link.is_ready, link.readable, link.has_events] == [False] * 3
         peer.socket.sendall(frame(b"receipt"))
         assert select.select([link.fileno()], [], [], 30)[0]
-        link.handle(time.monotonic())
-        assert [link.receive(), link.readable, link.receive()] == [b"receipt", False, None]
+        assert link.handle(time.monotonic()) == b"receipt"
+        assert [link.receive(), link.readable] == [None, False]
+        peer.socket.sendall(frame(b"receipt") + frame(b"answer"))
+        assert select.select([link.fileno()], [], [], 30)[0]
+        assert link.handle(time.monotonic()) is None
+        assert [link.receive(), link.readable, link.receive(), link.readable] == [b"receipt", True, b"answer", False]
         assert not polled
         while not link._outgoing:
             link.send([bytes(1 << 20)])
