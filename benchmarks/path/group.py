@@ -96,9 +96,13 @@ def serving(checkout: Path, members: int, prepared: int, directory: Path) -> Ite
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
+        start_new_session=True,  # Ctrl-C reaches only this process, which ends the group
     )
     try:
         yield Group(checkout, process)
+    except BaseException:
+        process.kill()  # its gateways end with it; after Ctrl-C, its clients would otherwise finish their work first
+        raise
     finally:
         process.stdin.close()  # type: ignore[union-attr]  # Popen opened a pipe
         try:

@@ -112,6 +112,7 @@ def _in_flight(producers: list[Producer], each: int, count: int) -> float:
     shares = [count // len(producers)] * len(producers)
     left = len(producers)
     lock = threading.Lock()
+    failures: list[object] = []
 
     def drive(number: int, producer: Producer) -> None:
         awaited = shares[number]
@@ -119,7 +120,9 @@ def _in_flight(producers: list[Producer], each: int, count: int) -> float:
         def told(error: object, _: object) -> None:
             nonlocal awaited, left
             if error is not None:
-                raise SystemExit(f"a record failed: {error}")
+                failures.append(error)  # the client only logs an exception of a callback
+                over.set()
+                return
             awaited -= 1
             if awaited >= each:
                 producer.send("bench", value, on_delivery=told)
@@ -137,6 +140,8 @@ def _in_flight(producers: list[Producer], each: int, count: int) -> float:
         drive(number, producer)
     if not over.wait(300):
         raise SystemExit("records have had no receipts for five minutes")
+    if failures:
+        raise SystemExit(f"a record failed: {failures[0]}")
     return sum(shares) / (time.perf_counter() - begin)
 
 

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -53,6 +56,21 @@ def test_both_checkouts_have_figures_of_each_work(older: Path, tmp_path: Path) -
             assert all(value > 0 for values in rounds.values() for value in values)
     assert "client, load generator" in ran.stdout
     assert ran.stdout.splitlines()[-1].startswith("path: 3 works, 1 rounds, ")
+
+
+@pytest.mark.timeout(120)
+def test_ctrl_c_ends_the_group_at_once_and_leaves_nothing(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "benchmarks.path", "many", "--rounds", "1", "--directory", str(tmp_path)]
+    with subprocess.Popen(command, cwd=ROOT, start_new_session=True, stderr=subprocess.PIPE, text=True) as process:
+        until = time.monotonic() + 60
+        while not list(tmp_path.glob("*/*/bench1/log/*")) and time.monotonic() < until:
+            time.sleep(0.1)
+        time.sleep(2)  # the group becomes ready, and its clients begin
+        os.killpg(process.pid, signal.SIGINT)
+        _, stderr = process.communicate(timeout=20)
+    assert process.returncode == 130
+    assert stderr == "interrupted\n"
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_the_packages_of_a_checkout_come_first(older: Path) -> None:

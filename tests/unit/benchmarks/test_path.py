@@ -7,9 +7,15 @@ from __future__ import annotations
 import os
 import subprocess
 import time
+from collections.abc import Callable
+from typing import Any, cast
+
+import pytest
 
 from benchmarks.path.__main__ import BARE, CPU, Found, by_role, ratio, report, thread_lines
 from benchmarks.path.served import spent, spent_since
+from benchmarks.peers.ours import _in_flight
+from tutti import Producer
 
 OURS, THEIRS = "this tree", "theirs"
 
@@ -64,3 +70,19 @@ def test_threads_are_reported_with_the_medians_of_the_rounds() -> None:
     first, second = thread_lines({("one", OURS): rounds}).splitlines()
     assert first == "one at a time, Tutti's client, this tree"
     assert second.split() == ["client,", "ZeroMQ", "20", "us", "of", "CPU,", "slept", "2.00", "times"]
+
+
+class Failing:
+    """A producer whose records all fail, and which only logs what a callback raises, as the client does."""
+
+    def send(self, topic: str, value: bytes, on_delivery: Callable[[object, object], Any]) -> None:
+        try:
+            on_delivery("the disk is full", None)
+        except BaseException as error:  # noqa: BLE001 - the client swallows even SystemExit
+            print(error)
+
+
+@pytest.mark.timeout(30)
+def test_a_record_that_fails_ends_the_work() -> None:
+    with pytest.raises(SystemExit, match="a record failed: the disk is full"):
+        _in_flight([cast(Producer, Failing())], 1, 10)
