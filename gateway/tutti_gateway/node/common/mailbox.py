@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import select
 from collections import deque
+from collections.abc import Callable
 from typing import Generic, TypeVar
 
 from tutti_gateway.core import limits
@@ -89,13 +90,17 @@ class Mailbox(Generic[Item]):
         except BlockingIOError:
             return  # an earlier call has reset the eventfd
 
-    def wait(self, timeout_ms: int, *, nap: bool = False) -> bool:
+    def wait(self, timeout_ms: int, *, nap: bool = False, needed: Callable[[], bool] = bool) -> bool:
         """Wait for an item, for at most `timeout_ms`.
 
-        Return True on a timeout. During a `nap`, `put_lazily` does not end the wait.
+        Return True on a timeout. During a `nap`, `put_lazily` does not end the wait. Do not wait if `needed` returns True: another
+        thread sets its cause before it calls `rouse`, so either this call sees the cause or `rouse` sees the sleep.
         """
         self._naps = nap  # set before `_sleeping`, because producers read `_sleeping` before `_naps`
         if not self.begin_sleep():
+            return False
+        if needed():
+            self.end_sleep(signalled=False)
             return False
         signalled = bool(self._poll.poll(timeout_ms))
         self.end_sleep(signalled=signalled)

@@ -100,6 +100,11 @@ class InlineSync:
                     return False
         return True
 
+    @property
+    def under_way(self) -> bool:
+        """True while a thread that has the loop is in an inline sync, which the disk thread must watch."""
+        return bool(self._began)
+
     def release(self) -> None:
         """End a use of the log."""
         self._log.release()

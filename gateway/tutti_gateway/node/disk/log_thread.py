@@ -184,6 +184,9 @@ class LogThread(DiskWorker[Persist | ReadLog | ReadSnapshot | Deliver | RepairLo
     def _release(self) -> None:
         self.inline.release()
 
+    def _is_needed(self) -> bool:
+        return self.inline.under_way  # the inline sync may have taken the queued frames just before this thread sleeps
+
     def _take(self) -> None:
         for item in self._queue.drain(limits.MAILBOX_DRAIN_ITEMS_MAX):
             self._handlers[type(item)](item)

@@ -114,6 +114,10 @@ class DiskWorker(ABC, Generic[Item]):
     def _release(self) -> None:
         """End the exclusive use of the log."""
 
+    def _is_needed(self) -> bool:
+        """Return True if this thread must not sleep although nothing is queued."""
+        return False
+
     def _work(self) -> bool:
         """Work until the thread is stopped. Return False if `_acquire` has ended the work."""
         timed_out = False
@@ -133,7 +137,8 @@ class DiskWorker(ABC, Generic[Item]):
             # A nap is short, because the vote mark must be written soon after the last sync.
             nap_us = limits.MARK_IDLE_US - limits.MARK_LATE_US
             # Without work, the thread still wakes four times a second to check the free space and the retention.
-            timed_out = self._queue.wait((nap_us if soon else limits.SPACE_CHECK_US) // US_PER_MS, nap=soon)
+            timeout_ms = (nap_us if soon else limits.SPACE_CHECK_US) // US_PER_MS
+            timed_out = self._queue.wait(timeout_ms, nap=soon, needed=self._is_needed)
         return False
 
     def _idle_unless_full(self) -> bool:

@@ -298,6 +298,32 @@ def test_the_disk_thread_continues_the_loop_while_a_sync_stalls_and_again_after_
     assert bench.intruders == []
 
 
+def test_a_sync_that_begins_just_before_the_disk_thread_sleeps_is_watched(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "SPACE_CHECK_US", 600_000_000)  # a disk thread that sleeps does not wake by itself
+    bench = Exclusive()
+    steps = Steps(bench, 1)
+    bench.stalls.set()
+    queue, about_to_sleep = bench.disk._queue, threading.Event()
+    begin_sleep = queue.begin_sleep
+
+    def begin_late() -> bool:
+        about_to_sleep.set()
+        wait_for(lambda: bool(bench.stalled))  # the sync has taken the queued frames and has woken nobody
+        return begin_sleep()
+
+    monkeypatch.setattr(queue, "begin_sleep", begin_late)
+    bench.iterate = lambda: about_to_sleep.wait(WAIT_S) is False or steps()
+    first = bench.run()
+    wait_for(lambda: bench.disk.inline.takeovers == 1)
+    monkeypatch.undo()
+    bench.resume.set()
+    steps.done = True
+    assert bench.ended.wait(WAIT_S)
+    assert bench.disk.stop()
+    first.join(WAIT_S)
+    assert bench.writer.done == writes(1)
+
+
 def test_short_syncs_do_not_change_the_roles() -> None:
     bench = Exclusive()
     steps = Steps(bench, 200)
