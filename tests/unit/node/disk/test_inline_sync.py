@@ -18,6 +18,7 @@ from tutti_gateway.core.protocol.actions import Persist, ReadLog
 from tutti_gateway.core.protocol.events import LogRead, Persisted, SpaceChanged, WriteFailed
 
 WAIT_S = 10.0
+SECOND = 1_000_000
 
 
 def placed(token: int, position: int, count: int = 1, value: bytes = b"x") -> Persist:
@@ -298,7 +299,8 @@ def test_the_disk_thread_continues_the_loop_while_a_sync_stalls_and_again_after_
     assert bench.intruders == []
 
 
-def test_short_syncs_do_not_change_the_roles() -> None:
+def test_short_syncs_do_not_change_the_roles(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "INLINE_US_MAX", int(WAIT_S * SECOND))  # on a busy machine, any sync may last 20 ms
     bench = Exclusive()
     steps = Steps(bench, 200)
     bench.iterate = steps
@@ -307,7 +309,8 @@ def test_short_syncs_do_not_change_the_roles() -> None:
     steps.done = True
     assert bench.ended.wait(WAIT_S)
     assert bench.disk.stop()
-    assert len(bench.loops) == 1 + bench.disk.inline.takeovers
+    assert len(bench.loops) == 1
+    assert bench.disk.inline.takeovers == 0
     assert bench.disk.inline.syncs > 100
     assert bench.writer.done == writes(200)
 
