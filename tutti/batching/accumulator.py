@@ -165,8 +165,7 @@ class Accumulator:
         Raises:
             UsageError: a signal handler makes the call. The state is unchanged.
         """
-        if self.lock._is_owned() or self._appender is not None:  # type: ignore[attr-defined]  # see `apart`
-            apart(self.lock, self._appender)
+        apart(self.lock, self._appender)
 
     def add(self, topic: str, record: Record, progress: bytes, on_delivery: OnDelivery | None) -> Receipt:
         """Append a record under the lock: the slow path, for records that the appender does not accept.
@@ -197,9 +196,7 @@ class Accumulator:
                         break
                     self.close_open()
                 # A batch has a limit of bytes only, so the first record stands for the size of all records.
-                need = max(
-                    size, int(min(self.batch_bytes, self._batch_records * size)) if self._batch_records < inf else self.batch_bytes
-                )
+                need = max(size, int(min(self.batch_bytes, self._batch_records * size)))
                 # After a wait, try to append first, because another thread may have opened a batch during the wait.
                 if not (self.exceeded_limit(need) and self._await_space(need)):
                     self._open = self.new_batch(topic, need)
@@ -388,10 +385,7 @@ class Accumulator:
             self.queue.append(batch)
             encode_open(batch, self.options.compression)
             self.totals.add_sent(batch.count, batch.charge)
-            if self.spool is None:
-                self.wake()
-            else:
-                self.spool.wake_disk_thread()
+            self._notify_consumer()
 
     def seal(self, batch: Batch) -> None:
         """Encode a closed batch, unless it has its body already."""
@@ -483,10 +477,8 @@ class Accumulator:
         self.corked = False
         # Test without the lock, because every wakeup runs this line.
         # The test misses no record, because `send` checks `corked` after its append.
-        if self._open.values and self.pending <= self.pinned and not self.options.linger:
-            with self.lock:
-                if self.pending <= self.pinned:
-                    self.close_open()
+        if self._open.values and self.pending <= self.pinned:
+            self.close_idle()
 
     def close_idle(self) -> None:
         """Close the open batch if no batch is in flight."""

@@ -25,7 +25,7 @@ MORE, LONG, COMMAND = 1, 2, 4
 LENGTH = struct.Struct(">Q")
 SHORT_MAX = 255
 
-SHORT_HEADERS = tuple(bytes((0, length)) for length in range(SHORT_MAX + 1))
+_SHORT_HEADERS = tuple(bytes((0, length)) for length in range(SHORT_MAX + 1))
 _LONG_HEAD = struct.Struct(">BQ")
 _VALUE_LENGTH = struct.Struct(">I")
 _MECHANISM = b"NULL".ljust(20, b"\0")
@@ -63,7 +63,7 @@ def frame(data: Buffer, flags: int = 0) -> bytes:
     """Return one frame for the wire."""
     if not flags:
         length = len(data)
-        return (SHORT_HEADERS[length] if length <= SHORT_MAX else _LONG_HEAD.pack(LONG, length)) + data
+        return (_SHORT_HEADERS[length] if length <= SHORT_MAX else _LONG_HEAD.pack(LONG, length)) + data
     return b"".join((frame_header(len(data), flags), data))
 
 

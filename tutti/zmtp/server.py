@@ -18,7 +18,7 @@ from tutti import limits
 from tutti.data.frames.frame import Buffer
 from tutti.errors import FormatError
 from tutti.zmtp.frame_reader import SCRATCH_BYTES, ConnectionEnded, FrameReader, MessageTooLarge
-from tutti.zmtp.framing import HANDSHAKE_BYTES_MAX, PING, SHORT_HEADERS, SHORT_MAX, EncodedMessage, NullHandshake, frame, pong
+from tutti.zmtp.framing import HANDSHAKE_BYTES_MAX, PING, EncodedMessage, NullHandshake, frame, pong
 from tutti.zmtp.listener import Acceptor
 from tutti.zmtp.server_connection import Connection, PortLimits
 
@@ -317,8 +317,7 @@ class Server:
     def receive(self, messages_max: int, bytes_max: int) -> Iterator[Message]:
         """Yield received messages.
 
-        Connections with data are read in turn, each up to its share while others wait. A message above the limits is yielded
-        without parts. For a large message of an unknown peer, the only part is the first byte.
+        Connections with data are read in turn, each up to its share while others wait.
         """
         ready = self._ready
         frames_left, size = _FRAMES_A_MESSAGE * messages_max, 0
@@ -397,8 +396,7 @@ class Server:
             return SendResult.DISCONNECTED
         if connection.send_queue.bytes and len(connection.send_queue) >= self._limits.queued_max:
             return SendResult.FULL
-        length = len(data)
-        encoded = SHORT_HEADERS[length] + data if length <= SHORT_MAX else frame(data)
+        encoded = frame(data)
         # `_flush` also resumes a paused connection.
         if connection.reader is None or connection.awaits_writable or connection.broken or connection.paused:
             self._enqueue(connection, EncodedMessage([encoded], len(encoded)))

@@ -307,7 +307,7 @@ TRIM_IDLE_US = 5_000_000  # time without messages after which free memory is ret
 DISK_STOP_US_MAX = 10_000_000  # time for which a stopping process waits for a disk thread, because a disk may hang
 INLINE_FRAMES_MAX, INLINE_BYTES_MAX = 2, 16 * KIB  # largest group of frames that the socket thread writes and syncs itself
 INLINE_FAST_US = 2_000  # duration of a sync up to which the disk is fast enough for syncs in the socket thread
-# number of consecutive fast syncs before the socket thread syncs itself; with one slow sync in 100, it does so for half of them
+# number of consecutive fast syncs before the socket thread does the next one; with one slow sync in 100, it does half of the syncs
 INLINE_FAST_SYNCS = 64
 INLINE_US_MAX = 20_000  # duration of a sync in the socket thread after which the disk thread takes the loop over
 LINGER_MS_MAX = 1_000  # time to send the last answers

@@ -359,6 +359,7 @@ class Driver:
         if isinstance(event, SubmittedUnordered):
             self._unordered_in_flight.track(event.frames, self._now.mono_us)
         handlers, pending = self._handlers, self.replies.pending
+        # Only answers to fences and to unordered batches need `_reply`, and both are noted before this step.
         plain = not self._fences.waiting and not self._unordered_in_flight.arrived_us
         for action in self._stack.step(event, self._now):
             if plain and isinstance(action, Reply):  # the most frequent action

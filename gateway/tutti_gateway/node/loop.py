@@ -70,8 +70,9 @@ class Loop:
         self._clients_closed = False  # True if the last call of `_free_memory` closed the client connections
 
     def run(self, done: Callable[[], bool]) -> bool:
-        """Run until `done`, which is called at least twice a second, returns True. Return False if the disk thread has taken the
-        loop over, because a sync of this thread lasted too long.
+        """Run until `done` returns True, or until the disk thread has taken the loop over. Return False in the second case.
+
+        `done` is called at least twice a second. The disk thread takes the loop over if a sync of this thread lasts too long.
         """
         driver, port, inbox, transport, disk = self._driver, self._port, self._inbox, self._transport, self._disk
         ready: Collection[int] = (port.fd, *self._transport_sockets)

@@ -31,14 +31,14 @@ from tutti_gateway.node.loop import Loop
 
 
 class Disk(DiskQueue):
-    """A disk thread that takes the loop over at the first sync in the socket thread."""
+    """A disk thread that takes the loop over when the test says: by default, at the second sync in the socket thread."""
 
     def __init__(self) -> None:
         super().__init__()
         self.inline = InlineSync()
         self.asked: list[bool] = []  # whether each sync was alone
         self.reported: Callable[[], None] = lambda: None
-        self.kept = iter([True, False])
+        self.kept = iter([True, False])  # whether the socket thread still has the loop after each sync
 
     def sync_inline(self, alone: bool) -> bool:
         self.inline.due = False

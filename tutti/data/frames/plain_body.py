@@ -271,7 +271,7 @@ def check_plain(frame: Frame) -> Layout | None:
     body, count = frame.body, frame.count
     if frame.flags & CODEC_FLAGS:
         return None
-    # The metadata of most bodies are known, which saves the call.
+    # Most bodies have known metadata, and need no call of `plain_layout`.
     layout = _checked.get(bytes(body[:_METADATA_BYTES]))
     if layout is None or layout.records != count or layout.end != len(body):
         layout = plain_layout(body, count)

@@ -187,9 +187,7 @@ class ReceivedTable:
         if frame.kind not in SEQUENCED:
             _APPLY[frame.kind](self, frame)
             return
-        line = (not self.forgotten and self.lines.get(frame.producer)) or self.line(frame.producer)
-        if line is None:
-            raise _unknown_producer(frame)
+        line = (not self.forgotten and self.lines.get(frame.producer)) or self._known(frame)
         if (
             line.state is LineState.CLOSED
             or line.epoch != frame.epoch
@@ -205,7 +203,7 @@ class ReceivedTable:
             line.on(LineInput.BATCH)
         self.lines[line.number] = line
         line.extend(frame)
-        if frame.kind != _BATCH or frame.flags & STAGED:
+        if frame.kind != _BATCH or frame.flags & STAGED:  # as `frame.transactional`, without the call
             self.stage(frame)
         else:
             self.dirty = True
@@ -356,7 +354,7 @@ class ReceivedTable:
     def _known(self, frame: Frame) -> ProducerLine:
         line = self.line(frame.producer)
         if line is None:
-            raise _unknown_producer(frame)
+            raise FormatError(f"{frame!r} belongs to a producer that is not in the log")
         return line
 
     def _epoch(self, frame: Frame) -> None:
@@ -412,10 +410,6 @@ _APPLY: dict[int, Callable[[ReceivedTable, Frame], None]] = {
     Kind.OFFSETS: ReceivedTable._offsets,
 }
 _LOG_BYTES = 16  # bytes of a log's uuid
-
-
-def _unknown_producer(frame: Frame) -> FormatError:
-    return FormatError(f"{frame!r} belongs to a producer that is not in the log")
 
 
 def _follows(condition: object, text: str) -> None:

@@ -26,6 +26,7 @@ class InlineSync:
     Attributes:
         due: True while the loop must call `LogThread.sync_inline` at the end of its iteration.
         thread: the thread of the last inline sync.
+        ended: end of the last inline sync (monotonic, s); 0 before the first one.
         syncs: number of inline syncs.
         takeovers: number of times that the disk thread has taken the loop over.
     """
@@ -36,6 +37,7 @@ class InlineSync:
         self._began = 0.0  # start of the inline sync (monotonic, s); 0 if none is under way or the disk thread has taken the loop
         self._fast_syncs = 0  # number of syncs since the last slow one
         self.due = False
+        self.ended = 0.0
         self.thread = threading.current_thread()
         self.syncs = self.takeovers = 0
 
@@ -84,6 +86,7 @@ class InlineSync:
         """End an inline sync. Return False if the disk thread has taken the loop over."""
         with self._roles:
             kept, self._began = bool(self._began), 0.0
+        self.ended = time.monotonic()
         self._log.release()
         return kept
 

@@ -184,6 +184,12 @@ class LogThread(DiskWorker[Persist | ReadLog | ReadSnapshot | Deliver | RepairLo
     def _release(self) -> None:
         self.inline.release()
 
+    def _nap_us(self) -> int:
+        # An inline sync does not end a nap that began before it, so the next nap ends when the mark of that sync is due.
+        nap_us = super()._nap_us()
+        since_us = int((time.monotonic() - self.inline.ended) * US)
+        return nap_us - since_us if since_us < nap_us else nap_us
+
     def _is_needed(self) -> bool:
         return self.inline.under_way  # the inline sync may have taken the queued frames just before this thread sleeps
 

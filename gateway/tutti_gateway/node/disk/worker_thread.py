@@ -114,6 +114,10 @@ class DiskWorker(ABC, Generic[Item]):
     def _release(self) -> None:
         """End the exclusive use of the log."""
 
+    def _nap_us(self) -> int:
+        """Return the duration of a nap. A nap is short, because the vote mark must be written soon after the last sync."""
+        return limits.MARK_IDLE_US - limits.MARK_LATE_US
+
     def _is_needed(self) -> bool:
         """Return True if this thread must not sleep although nothing is queued."""
         return False
@@ -134,10 +138,8 @@ class DiskWorker(ABC, Generic[Item]):
                 soon = (busy and not timed_out) or (not self.failed and self._guarded(self._idle_unless_full)) or bool(self.full)
             finally:
                 self._release()
-            # A nap is short, because the vote mark must be written soon after the last sync.
-            nap_us = limits.MARK_IDLE_US - limits.MARK_LATE_US
             # Without work, the thread still wakes four times a second to check the free space and the retention.
-            timeout_ms = (nap_us if soon else limits.SPACE_CHECK_US) // US_PER_MS
+            timeout_ms = -(-(self._nap_us() if soon else limits.SPACE_CHECK_US) // US_PER_MS)
             timed_out = self._queue.wait(timeout_ms, nap=soon, needed=self._is_needed)
         return False
 
