@@ -30,6 +30,7 @@ _READ, _WRITE, _CLOSED = select.EPOLLIN, select.EPOLLOUT, select.EPOLLHUP | sele
 # A peer that sent this many bytes is read again without a poll, because a poll takes longer than a read without result.
 _REQUEUE_BYTES = 64 * limits.KIB
 # Typical number of frames in a message: `receive` limits frames, so that many empty parts do not delay other connections.
+_DISCARDS_MAX = 64  # reads of unread data at the end of a connection
 _FRAMES_A_MESSAGE = 2
 _FRAMES_A_CONNECTION = 32  # smallest share of a connection in frames, because a read of fewer frames takes the same time
 _PING = EncodedMessage([PING], len(PING))
@@ -530,5 +531,15 @@ class Server:
         self.acceptor.close()
         for connection in list(self._connections.values()):
             connection.send_queue.linger((until_us - self._clock_us()) / 1e6)
+            _discard_unread(connection.socket)
             self._close(connection)
         self._writable.close()
+
+
+def _discard_unread(connection: socket.socket) -> None:
+    """End the sending side, and drop what the peer has sent: closing a socket with unread data would discard the last answers."""
+    with contextlib.suppress(OSError):  # nothing is left to read, or the connection is broken
+        connection.shutdown(socket.SHUT_WR)
+        for _ in range(_DISCARDS_MAX):
+            if not connection.recv(SCRATCH_BYTES):
+                return

@@ -21,7 +21,7 @@ from tutti.runtime import malloc
 from tutti.zmtp.framing import GREETING, ready
 from tutti_gateway.core import limits
 from tutti_gateway.core.protocol.events import Event, SessionClosed, SpaceChanged
-from tutti_gateway.node.clients.port import ClientPort
+from tutti_gateway.node.clients.port import ClientPort, Message, SendResult
 from tutti_gateway.node.common import process_memory
 from tutti_gateway.node.common.counters import GatewayCounters
 from tutti_gateway.node.common.mailbox import Mailbox
@@ -274,3 +274,27 @@ def test_a_hold_leaves_client_messages_in_the_sockets_and_ends_without_further_i
     assert not client.poll(200)
     left_us[0] = 0
     assert client.poll(5000)
+
+
+def test_the_last_answer_reaches_a_client_whose_messages_are_unread_when_the_port_closes() -> None:
+    port = ClientPort("127.0.0.1", 0)
+    with socket.create_connection(("127.0.0.1", port.number)) as peer:
+        peer.sendall(GREETING + ready(b"DEALER", b""))
+        message = encode_control(Hello(PROTOCOL, "test", token()))
+        peer.sendall(bytes((0, len(message))) + message)
+        received: list[Message] = []
+
+        def hello_arrives() -> bool:
+            received.extend(port.drain(10, 1000))
+            return bool(received)
+
+        wait_for(hello_arrives)
+        peer.sendall((bytes((0, len(message))) + message) * 100)
+        time.sleep(0.05)  # so that these messages arrive, which nobody reads
+        assert port.send(received[0].routing, b"last") is SendResult.SENT
+        port.close()
+        peer.settimeout(5)
+        answers = b""
+        while data := peer.recv(4096):
+            answers += data
+        assert answers.endswith(b"last")
