@@ -63,24 +63,24 @@ def new_file(text: str) -> Path:
 
 
 def amount(text: str) -> float:
-    """A finite number above zero."""
+    """Parse a finite number above zero."""
     try:
         value = float(text)
     except ValueError:
         value = math.nan
     if not 0 < value < math.inf:
-        raise argparse.ArgumentTypeError(f"{text!r} is no number of more than zero")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a finite number above zero")
     return value
 
 
 def count(text: str) -> int:
-    """One or more."""
+    """Parse a whole number of at least one."""
     try:
         value = int(text)
     except ValueError:
         value = 0
     if value < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is no whole number of one or more")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of at least one")
     return value
 
 

@@ -152,14 +152,14 @@ def _arguments() -> argparse.Namespace:
 def _positive(text: str) -> float:
     number = float(text)
     if not 0 < number < 1e9:
-        raise argparse.ArgumentTypeError(f"{text} is no time to run for")
+        raise argparse.ArgumentTypeError(f"{text} is not a duration above zero")
     return number
 
 
 def _count(text: str) -> int:
     number = int(text)
     if number < 0:
-        raise argparse.ArgumentTypeError(f"{text} is no number of them")
+        raise argparse.ArgumentTypeError(f"{text} is negative, but this option takes a number from 0 on")
     return number
 
 

@@ -313,7 +313,7 @@ class LaneSender(Sender):
             return
         self._requeue()  # until its own deadline, a batch that is certainly not in the lane may go to another lane
         if len(self.window):
-            self._fail_all(f"there is no outcome after {self._registry.timeout}{self.session.cause}")
+            self._fail_all(f"the gateways reported no outcome within {self._registry.timeout}{self.session.cause}")
 
     def _fail_all(self, why: str) -> None:
         """Fail all batches with an unknown outcome.

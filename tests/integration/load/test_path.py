@@ -82,7 +82,7 @@ def test_the_packages_of_a_checkout_come_first(older: Path) -> None:
     [
         (["nothing"], "unknown work 'nothing': the works are many-load, many, one-load"),
         (["--against", "/"], "/ is not a checkout of Tutti: it contains no benchmarks/fleet.py"),
-        (["--rounds", "0"], "'0' is no whole number of one or more"),
+        (["--rounds", "0"], "'0' is not a whole number of at least one"),
     ],
 )
 def test_what_cannot_be_measured_is_refused(arguments: list[str], told: str) -> None:

@@ -491,7 +491,7 @@ def long_after(history: History) -> History:
 
 
 def scrub_round(scrubber: LogScrubber) -> None:
-    """Look until all was looked at, or something is lost."""
+    """Scrub until a round is complete, or until the scrubber finds a lost position."""
     rounds = scrubber.rounds
     while scrubber.lost is None and scrubber.rounds == rounds and not scrubber.scrub():
         continue
