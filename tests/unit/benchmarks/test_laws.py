@@ -57,8 +57,8 @@ def test_nothing_is_measured_if_one_of_many_lacks_free_space(tmp_path: Path, mon
     ("arguments", "told"),
     [
         (["nothing"], "unknown law 'nothing': the laws are batches"),
-        (["--hours", "0"], "more than zero"),
-        (["--rounds", "0"], "one or more"),
+        (["--hours", "0"], "a finite number above zero"),
+        (["--rounds", "0"], "a whole number of at least one"),
         (["--json", "/nowhere/x.json"], "the directory /nowhere does not exist"),
     ],
 )
