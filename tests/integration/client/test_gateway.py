@@ -256,7 +256,7 @@ def test_kills_are_pauses(tmp_path: Path) -> None:
             assert [(record.offset, record.value) for record in r.records()] == read
 
 
-def test_a_gateway_that_stays_away_makes_records_unknown(tmp_path: Path) -> None:
+def test_records_fail_if_their_gateway_stays_away_until_the_delivery_timeout(tmp_path: Path) -> None:
     with GatewayProcess(tmp_path) as gateway:
         producer = Producer(gateway.url, delivery_timeout=4.0)
         producer.send("t", b"1").result(10)

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from benchmarks.path.group import package_roots
+from tests.support.waiting import wait_until
 
 ROOT = Path(__file__).resolve().parents[3]
 WAIT_S = 240.0
@@ -62,9 +63,7 @@ def test_both_checkouts_have_figures_of_each_work(older: Path, tmp_path: Path) -
 def test_ctrl_c_ends_the_group_at_once_and_leaves_nothing(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "benchmarks.path", "many", "--rounds", "1", "--directory", str(tmp_path)]
     with subprocess.Popen(command, cwd=ROOT, start_new_session=True, stderr=subprocess.PIPE, text=True) as process:
-        until = time.monotonic() + 60
-        while not list(tmp_path.glob("*/*/bench1/log/*")) and time.monotonic() < until:
-            time.sleep(0.1)
+        wait_until(lambda: list(tmp_path.glob("*/*/bench1/log/*")), "the group has no log", seconds=60)
         time.sleep(2)  # the group becomes ready, and its clients begin
         os.killpg(process.pid, signal.SIGINT)
         _, stderr = process.communicate(timeout=20)
