@@ -8,7 +8,7 @@ import select
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 
 import pytest
 import zmq
@@ -197,10 +197,32 @@ def test_answers_that_wait_leave_while_the_intake_is_closed(bench: Bench) -> Non
         assert bench.lookups.queued
 
 
-def test_a_due_sync_ends_the_iteration_and_its_report_is_handled_without_a_sleep(bench: Bench) -> None:
-    bench.disk.reported = lambda: bench.inbox.put(SpaceChanged(True, "reported"))
+def test_a_due_sync_ends_the_iteration_and_its_report_is_handled_without_a_sleep(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reported = SpaceChanged(True, "reported")
+    order: list[str] = []
+    sleep = bench.loop._wait
+
+    def sleeping(with_clients: bool, wait_us: int) -> Collection[int]:
+        order.append("sleep")
+        return sleep(with_clients, wait_us)
+
+    def sync() -> None:
+        """In the loop's thread."""
+        order.append("sync")
+        bench.inbox.put(reported)
+
+    def handled(event: Event) -> tuple[()]:
+        if event == reported:
+            order.append("report")
+        return ()
+
+    monkeypatch.setattr(bench.loop, "_wait", sleeping)
+    bench.stack.answer, bench.disk.reported = handled, sync
     bench.look.append(lambda: setattr(bench.disk.inline, "due", True))
-    wait_for(lambda: SpaceChanged(True, "reported") in bench.stack.events)
+    wait_for(lambda: "report" in order)
+    assert order[order.index("sync") + 1] == "report"
     assert bench.disk.asked == [True]
     assert bench.ends == []
 
