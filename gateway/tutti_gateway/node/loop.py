@@ -87,7 +87,7 @@ class Loop:
                 driver.run_once((), inputs)  # replies that are ready are sent before new client messages are read
             messages: list[Message] = []
             # The limits are checked again after the poll, because messages of other gateways may have filled the undecided window.
-            # After a hold, the port is drained without a further poll.
+            # After a hold, the port is drained without a further poll, except if an inline sync came between.
             if (hold_us or port.fd in ready) and driver.accepts_messages and not driver.hold_us():
                 messages = port.drain(limits.DRAIN_MESSAGES_MAX, limits.DRAIN_BYTES_MAX)
             elif port.writable_fd in ready:
@@ -112,7 +112,10 @@ class Loop:
             if disk is not None and disk.inline.due:
                 if not disk.sync_inline(not (inbox or port.unread or transport.unread)):
                     return False
-                ready, synced = (), True  # the vote leaves before the next poll, because the coordinator waits for the vote
+                synced = True
+                # The vote leaves before the next poll, because the coordinator waits for the vote. Clients wait for that poll too:
+                # if their records were read before it, one sync could follow the other without a poll of the other gateways.
+                ready, hold_us = (), 0
                 continue
             hold_us = driver.hold_us()
             ready = self._wait(driver.accepts_messages and not hold_us, min(wait_us, hold_us) if hold_us else wait_us)

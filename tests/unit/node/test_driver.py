@@ -31,6 +31,8 @@ from tutti.data.client_protocol import (
     StatusAnswer,
     TopicOpened,
 )
+from tutti.data.frames.frame import Frame, Kind
+from tutti.data.frames.plain_body import encode_plain_record
 from tutti.errors import InvariantViolated
 from tutti_gateway.core import limits
 from tutti_gateway.core.protocol.actions import Deliver, Halt, Persist, ReadIndex, Reply, Send, SetTimer, Stopped
@@ -244,6 +246,29 @@ def test_messages_do_not_wait_for_each_other_if_the_undecided_group_is_large() -
     bench.say(submit(A, batch_frame()))
     assert bench.driver.undecided_frames == 1
     assert bench.driver.hold_us() == 0
+
+
+def test_a_plain_batch_that_is_a_message_of_its_own_is_counted() -> None:
+    bench = Bench()
+    bench.hello()
+    body, raw_length = encode_plain_record(b"x", 1)
+    alone = Frame(
+        Kind.BATCH,
+        body,
+        raw_length=raw_length,
+        producer=1,
+        epoch=1,
+        first_sequence=1,
+        count=1,
+        topic=1,
+        min_timestamp=1,
+        max_timestamp=1,
+    )
+    bench.say(submit(A, alone))
+    bench.say(submit(A, batch_frame(sequence=2), batch_frame(sequence=3)))
+    ingest = bench.driver.counters.to_dict()["ingest"]
+    assert isinstance(ingest, dict)
+    assert (ingest["frames"], ingest["frames_alone"]) == (3, 1)
 
 
 def test_requests_are_bounded_for_each_client_and_freed_by_answers() -> None:

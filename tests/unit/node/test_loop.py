@@ -8,7 +8,7 @@ import select
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 
 import pytest
 import zmq
@@ -197,19 +197,45 @@ def test_answers_that_wait_leave_while_the_intake_is_closed(bench: Bench) -> Non
         assert bench.lookups.queued
 
 
-def test_a_due_sync_ends_the_iteration_and_its_report_is_handled_without_a_sleep(bench: Bench) -> None:
-    bench.disk.reported = lambda: bench.inbox.put(SpaceChanged(True, "reported"))
+def test_a_due_sync_ends_the_iteration_and_its_report_is_handled_without_a_sleep(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reported = SpaceChanged(True, "reported")
+    order: list[str] = []
+    sleep = bench.loop._wait
+
+    def sleeping(with_clients: bool, wait_us: int) -> Collection[int]:
+        order.append("sleep")
+        return sleep(with_clients, wait_us)
+
+    def sync() -> None:
+        """In the loop's thread."""
+        order.append("sync")
+        bench.inbox.put(reported)
+
+    def handled(event: Event) -> tuple[()]:
+        if event == reported:
+            order.append("report")
+        return ()
+
+    monkeypatch.setattr(bench.loop, "_wait", sleeping)
+    bench.stack.answer, bench.disk.reported = handled, sync
     bench.look.append(lambda: setattr(bench.disk.inline, "due", True))
-    wait_for(lambda: SpaceChanged(True, "reported") in bench.stack.events)
+    wait_for(lambda: "report" in order)
+    assert order[order.index("sync") + 1] == "report"
     assert bench.disk.asked == [True]
     assert bench.ends == []
 
 
+@pytest.mark.parametrize("held", [True, False])
 @pytest.mark.parametrize("waits", [True, False])
 def test_a_client_that_has_waited_for_a_sync_leaves_the_next_syncs_to_the_disk_thread(
-    bench: Bench, client: zmq.Socket[bytes], waits: bool
+    bench: Bench, client: zmq.Socket[bytes], monkeypatch: pytest.MonkeyPatch, waits: bool, held: bool
 ) -> None:
+    """Even if the sync follows a hold: the loop polls after the sync, before it reads clients again."""
     assert hello(client)
+    hold_us = [0]
+    monkeypatch.setattr(bench.loop._driver, "hold_us", lambda: hold_us[0])
     paused: list[int] = []
     bench.disk.inline.pause = lambda: paused.append(bench.turns)  # type: ignore[method-assign]  # notes the iteration
     reported: list[int] = []
@@ -222,7 +248,8 @@ def test_a_client_that_has_waited_for_a_sync_leaves_the_next_syncs_to_the_disk_t
         reported.append(bench.turns)
 
     def due(event: Event) -> tuple[()]:
-        bench.disk.inline.due = event == SpaceChanged(True, "a write")
+        if event == SpaceChanged(True, "a write"):
+            bench.disk.inline.due, hold_us[0] = True, 0
         return ()
 
     bench.disk.reported = sync
@@ -231,6 +258,11 @@ def test_a_client_that_has_waited_for_a_sync_leaves_the_next_syncs_to_the_disk_t
     wait_for(lambda: len(bench.beats) > beats)
     time.sleep(0.2)
     bench.stack.answer = due
+    if held:
+        hold_us[0] = 400_000
+        bench.inbox.wake()
+        turns = bench.turns
+        wait_for(lambda: bench.turns > turns + 1)  # from now on, the loop sees the hold
     bench.inbox.put(SpaceChanged(True, "a write"))
     wait_for(lambda: bool(reported))
     wait_for(lambda: bench.turns > reported[0] + 2)

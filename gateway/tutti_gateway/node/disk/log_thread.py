@@ -55,7 +55,7 @@ class LogThread(DiskWorker[Persist | ReadLog | ReadSnapshot | Deliver | RepairLo
         """Prepare the thread; `start` starts it.
 
         Args:
-            writer: the log, which from now on only this thread uses.
+            writer: the log, which from now on only this thread and, in `sync_inline`, the loop use.
             report: receives events for the stack; called in the disk thread.
             on_new_records: called in the socket thread or the disk thread when new records can be read.
             log: receives messages for the operator.

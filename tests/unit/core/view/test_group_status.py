@@ -267,6 +267,16 @@ def test_lost_and_repaired_messages_are_counted() -> None:
     assert asked["dropped_messages"] == outbox.drops
 
 
+def test_frames_that_arrive_in_sequence_are_counted() -> None:
+    world = group()
+    first, member = world.members["g1"], world.members["g2"]
+    before = GroupStatus(member.running).repair["in_sequence_frames"]
+    world.step(first, TopicAsked(1, 1, "t"))
+    later(world, 1)
+    assert GroupStatus(member.running).repair["in_sequence_frames"] > before
+    assert GroupStatus(first.running).repair["in_sequence_frames"] == 0, "the coordinator receives no frames"
+
+
 def test_a_majority_is_reported_until_a_gateway_is_cut_off() -> None:
     world = group()
     assert not GroupStatus(Stack(Random)).majority

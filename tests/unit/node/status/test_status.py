@@ -149,6 +149,7 @@ def test_the_status_has_the_promised_fields() -> None:
     assert status["undecided"] == {"frames": 2, "bytes": 100}
     assert status["repair"] == {"requests": 3}
     assert status["disk"]["free_bytes"] == 1000
+    assert status["disk"]["inline"] == {"syncs": 5}
     assert status["disk"]["lanes"] == DiskCounters().to_dict()
     assert status["reads_process"] == {"pid": 77, "starts": 2}
     assert status["memory"]["resident_bytes"] > 1 << 20
