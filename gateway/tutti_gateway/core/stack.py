@@ -54,25 +54,20 @@ from tutti_gateway.core.random_source import RandomSource
 from tutti_gateway.core.view.phases import Phase
 from tutti_gateway.core.view.view_state import ViewState
 
-#: Events that a halted or stopped member handles too.
-_ALWAYS_HANDLED = frozenset(
+#: Events that a halted or stopped member ignores. It handles all others, so that it refuses client requests and can stop.
+_IGNORED_WHEN_HALTED = frozenset(
     {
-        Started,
-        Submitted,
-        SubmittedAlone,
-        SubmittedUnordered,
-        EpochAsked,
-        TopicAsked,
-        OffsetsAsked,
-        ForgetAsked,
-        ReadIndexAsked,
-        SessionClosed,
-        RosterAsked,
-        RosterForced,
-        TimeAdvanced,
-        WriteFailed,
-        LeaveAsked,
-        Several,
+        Received,
+        LinkChanged,
+        LogRead,
+        SnapshotRead,
+        LogCorrupt,
+        Persisted,
+        LanePersisted,
+        LaneRead,
+        LaneCorrupt,
+        SpaceChanged,
+        TrimProposed,
     }
 )
 
@@ -121,8 +116,7 @@ class Stack:
             layers = self._start(event)
         else:
             kind = type(event)
-            # A halted or stopped member still refuses client requests, and can stop.
-            if self._view_state.active or kind in _ALWAYS_HANDLED:
+            if self._view_state.active or kind not in _IGNORED_WHEN_HALTED:
                 self._handlers[kind](event)
         if outbox.local:
             self._handle_own(layers)

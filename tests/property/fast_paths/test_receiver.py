@@ -13,7 +13,7 @@ from tests.transcripts.group import Group, Member, incarnation
 from tests.unit.core.stacks import VIEW, three
 from tutti import limits as common_limits
 from tutti.data.frames.bodies import EpochBody, TickBody, TopicBody, ViewBody, encode_body
-from tutti.data.frames.frame import STAGED, Frame, Kind, decode_frame
+from tutti.data.frames.frame import STAGED, Frame, Kind, decode_frame, payload_crc
 from tutti.data.view_id import counter_of
 from tutti.errors import FormatError, InvariantViolated
 from tutti_gateway.core.order.received_table import ProducerLine, ReceivedTable
@@ -235,6 +235,31 @@ def test_frames_in_sequence_are_appended_as_if_each_had_been_buffered(seed: int)
             assert sides[0].state() == sides[1].state()
             if sides[0].error:
                 break
+
+
+def test_frames_above_the_limit_of_the_window_are_buffered(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(common_limits, "UNDECIDED_FRAMES_MAX", FRAMES_MAX)
+    sides = [Side(general=general, limited="frames") for general in (False, True)]
+    stream = Stream(Random(1), sides[0].window.end, sides[0].window.chain)
+    for _ in range(2 * FRAMES_MAX):
+        stream.batch()
+    for side in sides:
+        side.step(Received(1, Order(VIEW, tuple(stream.frames))))
+        assert len(side.window.frames) == FRAMES_MAX
+    assert sides[0].state() == sides[1].state()
+
+
+def test_the_crc_of_a_frame_covers_its_progress() -> None:
+    sides = [Side(general=general) for general in (False, True)]
+    end = sides[0].window.end
+    stream = Stream(Random(1), end, sides[0].window.chain)
+    frame = Frame(Kind.BATCH, b"body", progress=b"at", producer=1, epoch=1, first_sequence=1, count=1, topic=1)
+    frame.body_crc = payload_crc(b"", frame.body)
+    stream.add(frame)
+    for side in sides:
+        side.step(Received(1, Order(VIEW, (frame,))))
+        assert side.window.end == end, "the frame counts as missing"
+    assert sides[0].state() == sides[1].state()
 
 
 def test_frames_in_sequence_take_the_fast_path() -> None:

@@ -37,6 +37,8 @@ _RECEIPTS = f"{_PROPERTIES}test_client.py::test_receipts_are_decoded_as_their_le
 _PROGRESS = "tests/unit/client/delivery/test_window.py::test_progress_is_that_of_all_that_has_committed"
 _SENDER = f"{_PROPERTIES}test_zmtp.py::test_a_message_sent_at_once_leaves_like_one_that_is_queued_and_sent"
 _RECEIVER = f"{_PROPERTIES}test_receiver.py::test_frames_in_sequence_are_appended_as_if_each_had_been_buffered"
+_PROGRESS = f"{_PROPERTIES}test_receiver.py::test_the_crc_of_a_frame_covers_its_progress"
+_FRAMES = f"{_PROPERTIES}test_receiver.py::test_frames_above_the_limit_of_the_window_are_buffered"
 _ORDERING = f"{_PROPERTIES}test_ordering.py::test_batches_of_many_clients_are_ordered_and_answered_as_the_tables_say_for_each"
 _TABLE = f"{_PROPERTIES}test_ordering.py::test_the_received_table_accepts_a_batch_exactly_if_it_follows"
 _RUNS = f"{_PROPERTIES}test_frames.py::test_runs_are_as_long_as_the_limits_allow"
@@ -89,9 +91,9 @@ def _client(name: str, function: str, old: str, new: str = "", proof: str = _CLI
     return Mutant(f"client-{name}", "3", rule, [Edit(ZmtpConnection, function, old, new)], proof=proof)
 
 
-def _receiver(name: str, old: str, new: str = "", function: str = "_append_in_sequence") -> Mutant:
+def _receiver(name: str, old: str, new: str = "", function: str = "_append_in_sequence", proof: str = _RECEIVER) -> Mutant:
     rule = "frames in sequence are appended as if each had been buffered first"
-    return Mutant(f"sequence-{name}", "4.3", rule, [Edit(Receiver, function, old, new)], proof=_RECEIVER)
+    return Mutant(f"sequence-{name}", "4.3", rule, [Edit(Receiver, function, old, new)], proof=proof)
 
 
 def _submit(name: str, old: str, new: str = "") -> Mutant:
@@ -267,10 +269,9 @@ FAST_PATHS = (
     _receiver("position", "frame.position != end + 1", "False"),
     _receiver("view", "or frame.view != view"),
     _receiver("bytes", "or free_bytes <= 0"),
-    _receiver("frames", "or appended >= free_frames"),
+    _receiver("frames", "or appended >= free_frames", proof=_FRAMES),
     _receiver("payload", "!= frame.body_crc", "is None"),
-    _receiver("payload-length", "or len(body) != frame.body_length"),
-    _receiver("payload-progress", " and not frame.progress", ""),
+    _receiver("payload-progress", " and not frame.progress", "", proof=_PROGRESS),
     _receiver("chain", "or extend(chain, frame.header[:CRC_AT]) != frame.header_crc"),
     _receiver("table", "            apply(frame)\n"),
     _receiver("size", "free_bytes -= frame.body_length + FRAME_OVERHEAD_BYTES", "pass"),

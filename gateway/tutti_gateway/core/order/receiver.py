@@ -126,7 +126,6 @@ class Receiver:
                     or free_bytes <= 0
                     or appended >= free_frames
                     # From here on as `payload_intact` and `chained`, without calls for a small body without progress.
-                    or len(body) != frame.body_length
                     or (crc_of(body) if body.__class__ is bytes and not frame.progress else payload_crc(frame.progress, body))
                     != frame.body_crc
                     or extend(chain, frame.header[:CRC_AT]) != frame.header_crc
