@@ -29,6 +29,7 @@ else:
 # Guards the waits for all receipts. `concurrent.futures.wait` takes the locks of its futures one after another: separate locks of
 # the batches could deadlock. The lock is reentrant, because a signal handler may wait while its thread holds the lock.
 lock = threading.RLock()
+_ASYNCHRONOUS = inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
 
 
 def _renew_after_fork() -> None:
@@ -40,12 +41,12 @@ after_fork(_renew_after_fork)
 
 
 def is_plain(callback: object) -> bool:
-    """Return True if a callback can be called, and its call runs no coroutine."""
+    """Return True if a callback can be called, and its call runs the function: no coroutine and no asynchronous generator."""
     # The flags recognise a plain function in a tenth of the time of the general check.
-    if type(callback) is FunctionType and not callback.__code__.co_flags & inspect.CO_COROUTINE and not callback.__dict__:
+    if type(callback) is FunctionType and not callback.__code__.co_flags & _ASYNCHRONOUS and not callback.__dict__:
         return True
-    coroutine = inspect.iscoroutinefunction(callback) or inspect.iscoroutinefunction(getattr(callback, "__call__", None))  # noqa: B004
-    return callable(callback) and not coroutine
+    functions = callback, getattr(callback, "__call__", None)  # noqa: B004 - the method itself, not whether it exists
+    return callable(callback) and not any(inspect.iscoroutinefunction(one) or inspect.isasyncgenfunction(one) for one in functions)
 
 
 def check_callback(callback: object, what: str = "on_delivery") -> None:

@@ -271,6 +271,7 @@ class ProducerIO:
         delivery = self.delivery
         return (
             now < self._check_at
+            and not self._stopping  # `run_once` may have cleared the run request of `stop`
             and self.lanes is None
             and not delivery.answered
             and not delivery.source.queue

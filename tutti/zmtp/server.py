@@ -30,9 +30,9 @@ _READ, _WRITE, _CLOSED = select.EPOLLIN, select.EPOLLOUT, select.EPOLLHUP | sele
 # A peer that sent this many bytes is read again without a poll, because a poll takes longer than a read without result.
 _REQUEUE_BYTES = 64 * limits.KIB
 # Typical number of frames in a message: `receive` limits frames, so that many empty parts do not delay other connections.
-_DISCARDS_MAX = 64  # reads of unread data at the end of a connection
 _FRAMES_A_MESSAGE = 2
 _FRAMES_A_CONNECTION = 32  # smallest share of a connection in frames, because a read of fewer frames takes the same time
+_DISCARDS_MAX = 64  # reads of unread data at the end of a connection
 _PING = EncodedMessage([PING], len(PING))
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import sys
 import threading
+from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
@@ -163,7 +164,11 @@ def test_a_coroutine_function_is_refused_as_a_callback(compiled: bool, first: bo
     async def function(*_: object) -> None:
         raise AssertionError("nobody awaits this call")
 
+    async def generator(*_: object) -> AsyncIterator[None]:
+        yield
+
     wrong: list[Any] = [function, functools.partial(function, 1), _Asynchronous(), _Asynchronous().__call__, "no function"]
+    wrong += [generator, functools.partial(generator, 1)]
     called: list[Receipt] = []
     with FakeGateway() as gateway, Producer(gateway.url, linger=30) as p:
         receipt = p.send("t", b"0")

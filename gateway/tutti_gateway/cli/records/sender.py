@@ -43,8 +43,8 @@ _PROGRAM = "tutti produce"
 
 
 def _is_not_receipt_error(record: logging.LogRecord) -> bool:
-    """Logging filter that drops messages of the client about a receipt with unknown outcome, which the command reports itself."""
-    return not (isinstance(record.args, tuple) and len(record.args) == 1 and isinstance(record.args[0], Unknown))
+    """Logging filter that drops messages of the client about a record without a receipt, which the command reports itself."""
+    return not (isinstance(record.args, tuple) and len(record.args) == 1 and isinstance(record.args[0], Aborted | Unknown))
 
 
 #: First and last record number of a range. Records of the input are numbered from 1.
@@ -342,7 +342,7 @@ class Sender:
         try:
             offset = oldest.receipt.result(timeout=RECEIPT_WAIT_S) if oldest.receipt is not None else OFFSET_UNKNOWN
         except Aborted as error:
-            if self._lanes is not None and oldest.receipt is not None and not oldest.receipt.left:
+            if oldest.receipt is not None and not oldest.receipt.left:
                 raise Unavailable(str(error)) from error  # no gateway accepted the batch before its deadline
             if self._aborts >= limits.PRODUCE_ABORTS_MAX or self._lanes is not None:
                 raise

@@ -192,10 +192,26 @@ def test_another_failure_ends_the_run(house: House, monkeypatch: pytest.MonkeyPa
     assert raised.value.exit_code == 3
 
 
+def test_a_batch_that_no_gateway_accepts_before_its_deadline_ends_the_run(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Proves that the run does not wait for the deadline of the batch again and again, as after an abort by the group."""
+    sent: list[object] = []
+
+    def send_batch(*arguments: object, **_: object) -> Promise:
+        sent.append(arguments)
+        return Promise(Aborted("no gateway accepted it"), left=False)
+
+    monkeypatch.setattr(FakeProducer, "send_batch", send_batch)
+    with pytest.raises(Unavailable, match="no gateway accepted it") as raised:
+        house.run(letters(1))
+    assert raised.value.exit_code == 3
+    assert len(sent) == 1
+
+
 def test_outcomes_of_receipts_are_not_logged_twice(house: House, caplog: pytest.LogCaptureFixture) -> None:
     house.run(letters(1))
     log = logging.getLogger("tutti.client")
     log.warning("%s", Unknown("no gateway took it"))
+    log.warning("%s", Aborted("no gateway accepted it"))
     log.warning("%s: %s", "tutti://x:1", "no gateway")
     assert caplog.messages == ["tutti://x:1: no gateway"]
 

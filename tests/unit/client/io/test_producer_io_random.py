@@ -21,7 +21,7 @@ from tutti import limits
 from tutti.batching.accumulator import Accumulator
 from tutti.batching.encoder import check_record
 from tutti.batching.options import BatchingOptions
-from tutti.batching.receipt import Receipt
+from tutti.batching.receipt import Receipt, outcome_thread
 from tutti.common.connection_log import Condition
 from tutti.common.gateway_url import Address
 from tutti.data import client_protocol
@@ -371,6 +371,22 @@ def test_a_record_that_is_the_only_one_in_flight_needs_no_look_at_the_times(monk
         world.settle()
     assert len(world.outcomes) == 103
     assert not looks
+
+
+def test_a_stop_while_a_run_handles_a_receipt_ends_the_producer_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    (world, _) = _opened(0.0, 60.0, lanes=False)
+    for _ in range(2):
+        world.send(0)
+        for _ in range(3):
+            world.arrive()
+            world.settle()
+    monkeypatch.setattr(outcome_thread, "here", True, raising=False)  # so that `stop` does not wait for this thread
+    record = check_record(b"x", None, None, ())
+    world.io.accumulators[0].add("t", record, b"", lambda error, receipt: world.io.stop())
+    world.settle()
+    world.arrive()
+    world.settle()
+    assert world.ended
 
 
 def test_a_welcome_that_reports_a_wait_for_a_quota_is_logged_with_it(monkeypatch: pytest.MonkeyPatch) -> None:
